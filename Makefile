@@ -1,0 +1,32 @@
+# Each target sets up .venv by itself: Python 3.11 or newer and make are all it takes.
+PYTHON ?= python3
+RUN := .venv/bin/python
+
+.PHONY: demo test check worker
+
+demo: .venv/embedded.done
+	@$(RUN) -m examples.refund_desk.demo
+
+worker: .venv/embedded.done
+	$(RUN) worker.py --app examples.refund_desk --dev-server
+
+test: .venv/dev.done
+	$(RUN) -m pytest
+
+check: .venv/dev.done
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest tests/test_boundaries.py
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Steadyhand needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+.venv/embedded.done: .venv/bin/python pyproject.toml constraints.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+.venv/dev.done: .venv/bin/python pyproject.toml constraints.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@

@@ -1,0 +1,85 @@
+"""The agents and tools a worker has, and `load_agent`, which freezes one of them into a run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TypeVar
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.schemas import SchemaRefused, check_schema
+from activities.tooling import Tool
+from contracts.activities import AgentActivities, LoadAgentRequest
+from contracts.agents import AgentSpec
+
+N = TypeVar("N", AgentSpec, Tool)
+
+# An agent enters each run's history once and is asked for by query: well below the 2 MiB of one payload.
+AGENT_MAX_BYTES = 1_048_576
+
+
+class CatalogError(ValueError):
+    """Why a worker must not start with these agents and tools, in one line."""
+
+
+class Catalog:
+    """Agents by name, and the tools that fulfil their contracts, by name."""
+
+    def __init__(self, agents: Iterable[AgentSpec], tools: Iterable[Tool] = ()) -> None:
+        """Raises `CatalogError` on a name that is taken, a contract nobody fulfils, or a schema that is refused."""
+        self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
+        self.tools: Mapping[str, Tool] = _by_name("tool", [*tools, *_tools_of(self.agents.values())])
+        for tool in self.tools.values():
+            try:
+                check_schema(tool.input_schema)
+            except SchemaRefused as refusal:
+                raise CatalogError(f"tool {tool.name!r}: {refusal}") from None
+        for agent in self.agents.values():
+            size = len(agent.model_dump_json().encode())
+            if size > AGENT_MAX_BYTES:
+                raise CatalogError(f"agent {agent.name!r} has {size} bytes as JSON, at most {AGENT_MAX_BYTES} fit")
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[ModuleType], model: str | None = None) -> "Catalog":
+        """What the modules' public variables hold. `model` replaces the model of every agent."""
+        values = [value for module in modules for name, value in vars(module).items() if not name.startswith("_")]
+        agents = [value for value in values if isinstance(value, AgentSpec)]
+        if not agents:
+            raise CatalogError(f"no AgentSpec in {', '.join(module.__name__ for module in modules)}")
+        if model is not None:
+            agents = [agent.model_copy(update={"model": model}) for agent in _by_name("agent", agents).values()]
+        return cls(agents, [value for value in values if isinstance(value, Tool)])
+
+
+class AgentCatalog(AgentActivities):
+    """Resolves agents for the runs of this worker."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._agents = catalog.agents
+
+    @activity.defn(name="load_agent")
+    async def load_agent(self, request: LoadAgentRequest) -> AgentSpec:
+        """The agent as this worker knows it now."""
+        agent = self._agents.get(request.agent)
+        if agent is None:
+            known = ", ".join(sorted(self._agents))
+            reason = f"no agent is named {request.agent!r}; this worker serves: {known}"
+            raise ApplicationError(reason, type="UnknownAgent", non_retryable=True)
+        return agent
+
+
+def _tools_of(agents: Iterable[AgentSpec]) -> Iterable[Tool]:
+    for agent in agents:
+        for contract in agent.tools:
+            if not isinstance(contract, Tool):
+                raise CatalogError(f"agent {agent.name!r}: nothing fulfils the contract of tool {contract.name!r}")
+            yield contract
+
+
+def _by_name(kind: str, items: Iterable[N]) -> dict[str, N]:
+    """One item a name. The same object may come twice, as an import does."""
+    named: dict[str, N] = {}
+    for item in items:
+        if named.setdefault(item.name, item) is not item:
+            raise CatalogError(f"two {kind}s are named {item.name!r}: rename one of them")
+    return named

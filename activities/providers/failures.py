@@ -1,0 +1,175 @@
+"""What went wrong with a request to a model API, classified once: from a status and a body, or from an error that
+arrived inside a 200."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from pydantic import JsonValue
+
+from activities.providers.interface import ModelFailure
+from contracts.text import cut, encodable
+
+MESSAGE_MAX_CHARACTERS = 500
+RETRY_AFTER_MAX_SECONDS = 3_600.0
+
+_RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429})
+_FILTERED = frozenset({"content_filter", "responsibleaipolicyviolation", "content_policy_violation"})
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+# The last alternative is OpenAI's 429 for one request above the whole limit of a minute: waiting cannot help.
+_TOO_LONG_WORDS = re.compile(
+    r"max(imum)? context (length|window|size)|context (length|window|size) (is )?exceeded"
+    r"|exceeds? (the )?(available |maximum |model's )?context|prompt (is )?too (long|large)|input is too long"
+    r"|token count.*exceeds|request too large for .*tokens",
+    re.IGNORECASE | re.DOTALL,
+)
+_KEY_REFUSED = frozenset({"invalid_api_key", "authentication_error"})
+_KEY_REFUSED_WORDS = re.compile(r"(incorrect|invalid) api key|api key (is )?(not valid|invalid)", re.IGNORECASE)
+_OUT_OF_QUOTA = re.compile(r"insufficient_(quota|balance|credits?)|billing")
+# Errors inside a 200 have no status. What is not listed is taken for a passing fault of the server.
+_STATUS_OF_NAME = {
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "insufficient_quota": 429,
+    "rate_limit_exceeded": 429,
+    "invalid_request_error": 400,
+}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go, and what the setting that holds the key is called. Never the key itself."""
+
+    address: str
+    key_name: str
+
+
+@dataclass(frozen=True)
+class ReportedError:
+    """What an API says is wrong. `names` are its codes and types in lower case; `status` is one the body names."""
+
+    message: str
+    names: frozenset[str] = frozenset()
+    status: int | None = None
+
+
+def error_in(body: JsonValue) -> ReportedError | None:
+    """The error that a decoded body holds, in any of the dialects, or None."""
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if isinstance(error, dict) and error:
+        return _read(error)
+    if isinstance(error, str) and error.strip():
+        return _read({**body, "message": error})
+    return _read(body) if body.get("object") == "error" else None
+
+
+def from_response(status: int, headers: Mapping[str, str], body: bytes, endpoint: Endpoint) -> ModelFailure:
+    """The failure that a response with a status other than 2xx stands for. `body` may be cut off."""
+    said = f"{endpoint.address} answered {status}"
+    return _classify(status, _error_of(body.decode(errors="replace")), said, endpoint, retry_after(headers))
+
+
+def from_error(error: ReportedError, endpoint: Endpoint) -> ModelFailure:
+    """The failure that an error inside a 200 stands for."""
+    status = error.status or next((code for name, code in _STATUS_OF_NAME.items() if name in error.names), 500)
+    return _classify(status, error, f"{endpoint.address} answered with an error", endpoint, None)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long to wait, in seconds from 0 to RETRY_AFTER_MAX_SECONDS: `retry-after-ms`, else `retry-after` as seconds
+    or as an HTTP date (RFC 9110, 10.2.3). None when neither is there and legible."""
+    seconds = _number(headers.get("retry-after-ms", ""), scale=1_000)
+    if seconds is None:
+        written = headers.get("retry-after", "")
+        seconds = _number(written)
+        if seconds is None:
+            seconds = _seconds_until(written)
+    return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)
+
+
+def redact(text: str, secret: str) -> str:
+    """The text without any occurrence of the secret, as it is or as JSON escapes it."""
+    return text.replace(secret, "***").replace(json.dumps(secret)[1:-1], "***")
+
+
+def presentable(failure: ModelFailure, secret: str) -> ModelFailure:
+    """The failure with a message of one line that holds no secret and at most MESSAGE_MAX_CHARACTERS."""
+    # Redacted before it is cut: half a key at the end would not be found any more.
+    message = " ".join(redact(encodable(str(failure)), secret).split())
+    return ModelFailure(
+        failure.type,
+        cut(message, MESSAGE_MAX_CHARACTERS),
+        retryable=failure.retryable,
+        retry_after=failure.retry_after,
+    )
+
+
+def _classify(
+    status: int, error: ReportedError, said: str, endpoint: Endpoint, wait_seconds: float | None
+) -> ModelFailure:
+    message = f"{said}: {error.message}"
+    if error.names & _FILTERED:
+        return ModelFailure("ModelRefused", message)
+    if status in (401, 403) or error.names & _KEY_REFUSED or _KEY_REFUSED_WORDS.search(error.message):
+        return ModelFailure("ModelAuthentication", f"{said}: check the key in {endpoint.key_name}: {error.message}")
+    if error.names & _TOO_LONG or _TOO_LONG_WORDS.search(error.message):
+        return ModelFailure("ContextWindowExceeded", message)
+    if status in _RETRYABLE_BELOW_500 or status >= 500:
+        if any(_OUT_OF_QUOTA.search(name) for name in error.names):
+            return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
+        return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
+    return ModelFailure("ModelBadRequest", message)
+
+
+def _error_of(text: str) -> ReportedError:
+    """What the body of a failed request says, whatever it is."""
+    try:
+        body: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        page = text.lstrip()[:1] == "<"
+        return ReportedError("an HTML page" if page else text.strip() or "nothing")
+    if isinstance(body, dict):
+        return error_in(body) or _read(body)
+    return ReportedError(text)
+
+
+def _read(fields: dict[str, JsonValue]) -> ReportedError:
+    inner = fields.get("innererror")
+    codes = [fields.get("code"), fields.get("type"), inner.get("code") if isinstance(inner, dict) else None]
+    numbers = [code for code in (fields.get("code"), fields.get("status")) if isinstance(code, int | str)]
+    statuses = [int(number) for number in numbers if re.fullmatch("[45][0-9][0-9]", str(number))]
+    return ReportedError(
+        message=_message(fields),
+        names=frozenset(code.lower() for code in codes if isinstance(code, str)),
+        status=statuses[0] if statuses else None,
+    )
+
+
+def _message(fields: dict[str, JsonValue]) -> str:
+    said = fields.get("message") or fields.get("detail") or fields
+    message = said if isinstance(said, str) else json.dumps(said)
+    # A router's own message is only "Provider returned error"; what the provider said is here.
+    metadata = fields.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return f"{message} ({raw})" if isinstance(raw, str) else message
+
+
+def _number(text: str, scale: float = 1.0) -> float | None:
+    return float(text) / scale if re.fullmatch(r"\s*[+-]?[0-9]+(\.[0-9]*)?\s*", text) else None
+
+
+def _seconds_until(http_date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(http_date)
+    except (ValueError, OverflowError):
+        return None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - datetime.now(UTC)).total_seconds()

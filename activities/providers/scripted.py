@@ -1,0 +1,118 @@
+"""A model that plays a script: for tests, demos, and trying out an agent without a key."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from activities.providers.interface import Completion, CompletionRequest, ModelFailure, RawToolCall
+from contracts.messages import Usage
+from contracts.records import MalformedPayload, Record
+from contracts.text import encodable, legal_json
+
+
+class ScriptedUsage(Usage):
+    """Tokens that a reply claims to have used."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScriptedCall(Record):
+    """A tool call. `arguments` is an object, or a string that is sent as the argument text, legal or not."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tool: str
+    arguments: dict[str, JsonValue] | str = {}
+
+
+class PlainReply(Record):
+    """What the model says. See `Completion` for what the fields mean."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    calls: tuple[ScriptedCall, ...] = ()
+    finish_reason: str | None = None
+    truncated: bool = False
+    usage: ScriptedUsage = ScriptedUsage()
+
+
+class Reply(PlainReply):
+    """A reply, and the one that takes its place when the last tool message of the transcript tells of a failure."""
+
+    after_failure: PlainReply | None = None
+
+
+class Script(Record):
+    """The replies of one run, or of one conversation, in order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    replies: tuple[Reply, ...] = Field(min_length=1)
+
+
+class Scripted:
+    """A `ModelProvider` that plays scripts. The model's name is the path of a JSON file below `root`, or a key of
+    `scripts`, which goes first.
+
+    The reply is the one whose index is the number of assistant messages in the transcript: the same request always
+    gets the same reply, however often it is sent.
+    """
+
+    def __init__(self, root: Path, scripts: Mapping[str, Script] = MappingProxyType({})) -> None:
+        self._root = root
+        self._scripts = scripts
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """The script's next reply. Raises `ModelFailure`: `ModelBadRequest` for a script that is missing, outside the
+        root or broken, `ModelBehaviour` for one that has come to its end."""
+        script = self._scripts.get(request.model)
+        if script is None:
+            script = await asyncio.to_thread(self._load, request.model)
+        index = sum(message.role == "assistant" for message in request.messages)
+        if index >= len(script.replies):
+            had = f"script {request.model!r} has {len(script.replies)} replies"
+            raise ModelFailure("ModelBehaviour", f"{had}, and the transcript asks for number {index + 1}")
+        reply = script.replies[index]
+        failed = next((not message.ok for message in reversed(request.messages) if message.role == "tool"), False)
+        return _completion(reply.after_failure if failed and reply.after_failure else reply)
+
+    def _load(self, name: str) -> Script:
+        try:
+            root = self._root.resolve()
+            path = (root / name).resolve()
+        except (OSError, ValueError) as error:
+            raise ModelFailure("ModelBadRequest", f"script {name!r}: not a path: {error}") from None
+        if not path.is_relative_to(root):
+            raise ModelFailure("ModelBadRequest", f"script {name!r} is outside the directory of scripts")
+        return load_script(path)
+
+
+def load_script(path: Path) -> Script:
+    """The script in a JSON file. Raises `ModelFailure` `ModelBadRequest` with the file and the mistake."""
+    try:
+        return Script.from_wire(path.read_bytes())
+    except OSError as error:
+        raise ModelFailure("ModelBadRequest", f"script {path}: {error.strerror}") from None
+    except MalformedPayload as error:
+        raise ModelFailure("ModelBadRequest", f"script {path}: {error}") from None
+
+
+def _completion(reply: PlainReply) -> Completion:
+    return Completion(
+        text=encodable(reply.text),
+        calls=tuple(RawToolCall(call.tool, _argument_text(call.arguments)) for call in reply.calls),
+        finish_reason=reply.finish_reason,
+        truncated=reply.truncated,
+        usage=Usage.model_validate(reply.usage.model_dump()),
+    )
+
+
+def _argument_text(arguments: dict[str, JsonValue] | str) -> str:
+    if isinstance(arguments, str):
+        return encodable(arguments)
+    return json.dumps(legal_json(arguments), ensure_ascii=False)

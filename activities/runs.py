@@ -1,0 +1,158 @@
+"""What a worker holds of the runs it serves: transcripts and agents by digest, asked from the run on a miss."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from contracts.agents import AgentSpec
+from contracts.messages import Message
+from contracts.records import Record
+from contracts.transcripts import (
+    EMPTY_DIGEST,
+    TranscriptPage,
+    TranscriptQuery,
+    TranscriptRef,
+    extend_digest,
+    message_text,
+)
+
+R = TypeVar("R", bound=Record)
+
+CACHE_MAX_BYTES = 256 * 1_048_576
+AGENTS_HELD = 256
+
+# A query waits for the sticky queue of a dead worker: ask again soon rather than wait long.
+QUERY_TIMEOUT = timedelta(seconds=3)
+QUERY_PAUSE_SECONDS = 0.2
+# A client-side timeout reads CANCELLED; no workflow worker at the moment reads FAILED_PRECONDITION.
+_TRANSIENT = frozenset(
+    {
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.FAILED_PRECONDITION,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNAVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A verified prefix of a run's transcript: `digests[i]` names its first i + 1 messages."""
+
+    messages: tuple[Message, ...] = ()
+    digests: tuple[str, ...] = ()
+    size: int = 0
+
+    def digest_at(self, count: int) -> str | None:
+        if count == 0:
+            return EMPTY_DIGEST
+        return self.digests[count - 1] if count <= len(self.digests) else None
+
+    def first(self, count: int) -> "_Held":
+        messages = self.messages[:count]
+        return _Held(messages, self.digests[:count], sum(len(message_text(message)) for message in messages))
+
+    def extended(self, messages: tuple[Message, ...]) -> "_Held":
+        digests, size = [*self.digests], self.size
+        digest = digests[-1] if digests else EMPTY_DIGEST
+        for message in messages:
+            text = message_text(message)
+            digest = extend_digest(digest, text)
+            digests.append(digest)
+            size += len(text)
+        return _Held((*self.messages, *messages), tuple(digests), size)
+
+
+class HeldRuns:
+    """An LRU cache, bounded in bytes. Use it inside an activity of the run it is asked about."""
+
+    def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._transcripts: OrderedDict[str, _Held] = OrderedDict()
+        self._agents: OrderedDict[str, AgentSpec] = OrderedDict()
+
+    async def transcript(self, ref: TranscriptRef) -> tuple[Message, ...]:
+        """The messages a reference names.
+
+        Raises ApplicationError `TranscriptMismatch` where the run's own transcript has another digest.
+        """
+        key = activity.info().workflow_id or ""
+        held = self._transcripts.get(key, _Held())
+        found = self._known(held, ref) or await self._fetched(held, ref) or await self._fetched(_Held(), ref)
+        if found is None:
+            raise ApplicationError(
+                f"the run's transcript does not have the digest {ref.digest} at {ref.count} messages",
+                type="TranscriptMismatch",
+                non_retryable=True,
+            )
+        self._hold(key, found)
+        return found.messages[: ref.count]
+
+    async def agent(self, digest: str) -> AgentSpec:
+        """The frozen agent with this digest."""
+        agent = self._agents.get(digest)
+        if agent is None:
+            agent = await _ask("agent", None, AgentSpec)
+            if agent.digest != digest:
+                raise ApplicationError(
+                    f"the run's agent does not have the digest {digest}", type="AgentMismatch", non_retryable=True
+                )
+        self._agents[digest] = agent
+        self._agents.move_to_end(digest)
+        while len(self._agents) > AGENTS_HELD:
+            self._agents.popitem(last=False)
+        return agent
+
+    @staticmethod
+    def _known(held: _Held, ref: TranscriptRef) -> _Held | None:
+        """What is held, if it reaches the reference by itself or with the reference's tail."""
+        if held.digest_at(ref.count) == ref.digest:
+            return held
+        prefix = ref.count - len(ref.tail)
+        if not ref.tail or held.digest_at(prefix) is None:
+            return None
+        extended = held.first(prefix).extended(ref.tail)
+        return extended if extended.digest_at(ref.count) == ref.digest else None
+
+    @staticmethod
+    async def _fetched(held: _Held, ref: TranscriptRef) -> _Held | None:
+        """What is held plus what the run says comes after it, if that leads to the reference's digest."""
+        held = held.first(ref.count)
+        while len(held.messages) < ref.count:
+            page = await _ask("transcript", TranscriptQuery(start=len(held.messages)), TranscriptPage)
+            if not page.messages:
+                return None
+            held = held.extended(page.messages)
+        return held if held.digest_at(ref.count) == ref.digest else None
+
+    def _hold(self, key: str, held: _Held) -> None:
+        self._transcripts[key] = held
+        self._transcripts.move_to_end(key)
+        total = sum(each.size for each in self._transcripts.values())
+        while total > self._max_bytes and len(self._transcripts) > 1:
+            total -= self._transcripts.popitem(last=False)[1].size
+
+
+async def _ask(query: str, argument: Record | None, answer: type[R]) -> R:
+    """Ask the activity's own run. Waits through a missing or restarting workflow worker: the activity's own timeout
+    bounds the wait, and the caller's heartbeat shows that it lives."""
+    info = activity.info()
+    handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    arguments = [] if argument is None else [argument]
+    while True:
+        try:
+            return await handle.query(query, args=arguments, result_type=answer, rpc_timeout=QUERY_TIMEOUT)
+        except RPCError as error:
+            if error.status not in _TRANSIENT:
+                raise
+        except WorkflowQueryFailedError as error:
+            raise ApplicationError(f"the run refused the query {query!r}: {error}", type="QueryRefused") from None
+        await asyncio.sleep(QUERY_PAUSE_SECONDS)

@@ -1,0 +1,1 @@
+"""Data and pure functions: no I/O, clock, randomness or environment. Safe inside the workflow sandbox."""

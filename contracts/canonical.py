@@ -1,0 +1,52 @@
+"""Canonical JSON and the digests made of it: equal values have one text, in any language."""
+
+import hashlib
+import json
+import math
+from decimal import Decimal
+
+from pydantic import JsonValue
+
+
+def canonical_json(value: JsonValue) -> str:
+    """The one text of a JSON value, as in RFC 8785 except that integers stay exact whatever their size.
+
+    Keys sorted by code point, no white space, 1.0 written as 1, other numbers in ECMAScript's shortest form.
+    Raises ValueError for NaN and infinities, which JSON does not have.
+    """
+    match value:
+        case float():
+            return _number(value)
+        case dict():
+            members = (f"{json.dumps(key, ensure_ascii=False)}:{canonical_json(value[key])}" for key in sorted(value))
+            return "{" + ",".join(members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(canonical_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def digest(value: JsonValue) -> str:
+    """SHA-256 of the canonical JSON in UTF-8, as 64 lower-case hex digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def _number(value: float) -> str:
+    """ECMAScript's Number::toString: plain notation from 1e-6 up to 1e21, exponents without padding."""
+    if not math.isfinite(value):
+        raise ValueError("JSON has no NaN and no infinity")
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    if digits == (0,):
+        return "0"
+    point = len(digits) + exponent
+    text = "".join(map(str, digits))
+    if point > 21 or point < -5:
+        fraction = f".{text[1:]}" if len(text) > 1 else ""
+        text = f"{text[0]}{fraction}e{'+' if point > 0 else '-'}{abs(point - 1)}"
+    elif point <= 0:
+        text = f"0.{'0' * -point}{text}"
+    elif point < len(text):
+        text = f"{text[:point]}.{text[point:]}"
+    else:
+        text += "0" * (point - len(text))
+    return f"-{text}" if sign else text

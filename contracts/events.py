@@ -1,0 +1,55 @@
+"""The run's own log: what happened, numbered without gaps over the whole chain of executions."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from contracts.records import Record
+
+EventType = Literal[
+    "run_started",
+    "model_started",
+    "model_completed",
+    "model_failed",
+    "tool_proposed",
+    "tool_invalid",
+    "tool_refused",
+    "approval_requested",
+    "approval_recorded",
+    "approval_refused",
+    "approval_expired",
+    "tool_started",
+    "tool_completed",
+    "tool_failed",
+    "tool_output_truncated",
+    "effect_unknown",
+    "signal_refused",
+    "continued_as_new",
+    "run_completed",
+    "run_failed",
+    "run_cancelled",
+]
+
+
+class Event(Record):
+    """One entry. `sequence` counts from 1; `data` is documented per type in docs/protocol.md."""
+
+    sequence: int
+    type: EventType
+    at: datetime
+    data: dict[str, JsonValue] = {}
+
+
+class EventsQuery(Record):
+    """Argument of the query `events`: what comes after this sequence number, at most `limit` entries."""
+
+    after_sequence: int = Field(default=0, ge=0)
+    limit: int = Field(default=256, ge=1, le=1_000)
+
+
+class EventsPage(Record):
+    """Events in order. Those before `first_available` are no longer held."""
+
+    events: tuple[Event, ...]
+    first_available: int

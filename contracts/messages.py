@@ -1,0 +1,104 @@
+"""What a model sees and says."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from contracts.records import SparseRecord
+
+
+class ToolCall(SparseRecord):
+    """A call the model asked for, with arguments that are valid against the tool's schema.
+
+    `call_id` is the runtime's own and unique in the run; `provider_call_id` is what the model's API called it, which
+    may be missing or repeat.
+    """
+
+    call_id: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    provider_call_id: str | None = None
+
+
+class ArgumentIssue(SparseRecord):
+    """One thing that is wrong with a call. `pointer` is a JSON Pointer into the arguments, "/" for the whole."""
+
+    pointer: str = "/"
+    message: str
+
+
+class InvalidToolCall(SparseRecord):
+    """A call that must not run. `raw` keeps what the model wrote, for audit; `arguments` is the legal object that
+    stands in for it in the transcript: what could be parsed, else empty."""
+
+    call_id: str
+    tool: str
+    issues: tuple[ArgumentIssue, ...]
+    reason: Literal["invalid_arguments", "unknown_tool", "truncated_reply"]
+    raw: str = ""
+    arguments: dict[str, JsonValue] = {}
+    provider_call_id: str | None = None
+
+    def as_call(self) -> ToolCall:
+        """The call as the transcript shows it to the model."""
+        return ToolCall(
+            call_id=self.call_id, tool=self.tool, arguments=self.arguments, provider_call_id=self.provider_call_id
+        )
+
+
+# Only an invalid call has issues, so the order of the union tells the two apart.
+ProposedCall = Annotated[InvalidToolCall | ToolCall, Field(union_mode="left_to_right")]
+
+
+class Message(SparseRecord):
+    """One entry of a transcript.
+
+    user: text. assistant: text, tool_calls, opaque (provider blocks to send back unchanged). tool: text, the answer to
+    `call_id`, with `ok` false for a failure. System text belongs to the agent and is no message.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
+    ok: bool = True
+    opaque: tuple[JsonValue, ...] = ()
+
+
+class Usage(SparseRecord):
+    """Tokens, as the provider counted them, over every attempt that was billed."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+
+
+def illegality(messages: Sequence[Message]) -> str | None:
+    """Why no provider would accept this conversation, or None. Every call is answered exactly once, right after."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if message.role == "tool":
+            if message.call_id not in open_calls:
+                return f"{where} answers call {message.call_id!r}, which no assistant message before it left open"
+            open_calls.remove(message.call_id)
+            continue
+        if open_calls:
+            return f"{where} comes before the answer to call {open_calls[0]!r}"
+        if message.role == "user" and message.tool_calls:
+            return f"{where} has role user and tool_calls"
+        if not message.text.strip() and not message.tool_calls:
+            return f"{where} is empty"
+        for call in message.tool_calls:
+            if call.call_id in seen:
+                return f"{where} repeats the call id {call.call_id!r}"
+            seen.add(call.call_id)
+            open_calls.append(call.call_id)
+    return f"call {open_calls[0]!r} is not answered" if open_calls else None

@@ -1,0 +1,1 @@
+"""Complete agents to copy."""

@@ -1,0 +1,88 @@
+"""Following a run as any Temporal client can: its result, its queries, and a person at the terminal."""
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+
+from contracts.approvals import ApprovalRequest
+from contracts.events import EventsPage
+from contracts.runs import AgentRunResult, AgentRunState
+from examples.refund_desk.narration import visible
+
+Resolution = Literal["approved", "denied"]
+Run = WorkflowHandle[AgentRunResult, AgentRunResult]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended. `problem` is what went wrong, in words, or None."""
+
+    status: str
+    rounds: int = 0
+    tool_calls: int = 0
+    text: str = ""
+    problem: str | None = None
+
+
+async def ending_of(run: Run) -> Ending:
+    """Wait for the end of a run. Raises `RPCError` when the server is gone."""
+    try:
+        return _ending(await run.result(), None)
+    except WorkflowFailureError as failure:
+        cause = failure.cause
+        if not isinstance(cause, ApplicationError):
+            return Ending(status="cancelled", problem=f"was ended from outside: {visible(str(cause))}")
+        problem = f"failed: {cause.type}: {visible(cause.message)}"
+        if not cause.details:
+            return Ending(status="failed", problem=problem)
+        return _ending(AgentRunResult.model_validate(cause.details[0]), problem)
+
+
+async def events_after(run: Run, sequence: int) -> EventsPage:
+    """The run's events after this sequence number."""
+    query = {"after_sequence": sequence, "limit": 100}
+    page: EventsPage = await run.query("events", query, result_type=EventsPage)
+    return page
+
+
+async def pending_approvals(run: Run) -> tuple[ApprovalRequest, ...]:
+    """The requests that wait for a decision."""
+    state: AgentRunState = await run.query("state", result_type=AgentRunState)
+    return state.pending_approvals
+
+
+async def ask_terminal(run: Run, request: ApprovalRequest) -> Resolution | None:
+    """The answer given on the terminal, or None when the request was meanwhile resolved in another way."""
+    print("Approve? [y/N] ", end="", flush=True)
+    line = asyncio.ensure_future(read_line())
+    try:
+        while not line.done():
+            if all(pending.approval_id != request.approval_id for pending in await pending_approvals(run)):
+                return None
+            await asyncio.wait({line}, timeout=0.5)
+        return "approved" if line.result().strip().lower() in ("y", "yes") else "denied"
+    finally:
+        line.cancel()
+
+
+async def read_line() -> str:
+    """A line from the terminal, or nothing at its end. (Reading in a thread could not be cancelled.)"""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    terminal = sys.stdin.fileno()
+    loop.add_reader(terminal, ready.set)
+    try:
+        await ready.wait()
+        return os.read(terminal, 4096).decode(errors="replace")
+    finally:
+        loop.remove_reader(terminal)
+
+
+def _ending(result: AgentRunResult, problem: str | None) -> Ending:
+    calls = len(result.tool_results) + result.tool_results_omitted
+    return Ending(result.status, result.rounds, calls, result.text, problem)

@@ -1,0 +1,1 @@
+"""Settings, connection, servers and workers. The only place that reads the environment."""

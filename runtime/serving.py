@@ -1,0 +1,136 @@
+"""From a catalog of agents to a worker that serves them until it is told to stop."""
+
+import asyncio
+import importlib
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.catalog import Catalog
+from activities.providers.chat_completions import ChatCompletions
+from activities.providers.interface import ModelProvider
+from activities.providers.scripted import Scripted
+from activities.registry import activities_for
+from runtime.settings import Settings, StartupError
+from workflows.agent_run import AgentRun
+
+# Paths in `scripted:<path>` are relative to the checkout, wherever the worker is started.
+_CHECKOUT = Path(__file__).resolve().parents[1]
+# Data and pure functions: importing them anew for each run would cost time and guard against nothing.
+_PASSED_THROUGH = ("contracts", "pydantic", "pydantic_core", "annotated_types")
+# How long a run's next step, or a query, waits for a worker that was killed. Temporal's default is 10 s.
+_STICKY_TIMEOUT = timedelta(seconds=2)
+
+
+def import_apps(names: Sequence[str]) -> list[ModuleType]:
+    """The modules of these dotted names.
+
+    Raises `StartupError` for those that do not exist; what a module raises while it is imported comes through.
+    """
+    modules = []
+    problems = []
+    for name in names:
+        try:
+            modules.append(importlib.import_module(name))
+        except ModuleNotFoundError as error:
+            # A module that exists but lacks something it imports is a bug in there, and its traceback says where.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            problems.append(f"--app {name}: there is no such module; write it with dots, as in examples.refund_desk")
+        except (TypeError, ValueError):
+            if all(part.isidentifier() for part in name.split(".")):
+                raise
+            problems.append(f"--app {name!r} is no module name; write one with dots, as in examples.refund_desk")
+    if problems:
+        raise StartupError(*problems)
+    return modules
+
+
+def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClient) -> Mapping[str, ModelProvider]:
+    """The model APIs that these settings allow, by the name that stands before the colon in `AgentSpec.model`.
+
+    One that no served agent uses is included when it can be: a run started earlier may still need it. Raises
+    `StartupError`, a line for each served agent whose provider is unknown, or has no key or an illegal one.
+    """
+    providers: dict[str, ModelProvider] = {"scripted": Scripted(_CHECKOUT)}
+    unusable = {}
+    if settings.openai_api_key is None:
+        unusable["openai"] = "set OPENAI_API_KEY (to any word if the server at OPENAI_BASE_URL wants no key)"
+    else:
+        try:
+            providers["openai"] = ChatCompletions(http, settings.openai_base_url, settings.openai_api_key)
+        except ValueError as error:
+            unusable["openai"] = str(error)
+    known = ", ".join(sorted({*providers, *unusable}))
+    # The override may be what is wrong, so it is named where there is one.
+    source = "STEADYHAND_MODEL" if settings.model else "its model"
+    problems = []
+    for name, agent in catalog.agents.items():
+        provider = agent.model.partition(":")[0]
+        if provider not in providers:
+            remedy = unusable.get(provider, f"there is no such provider, only {known}")
+            problems.append(f"agent {name}: {source} is {agent.model!r}: {remedy}")
+    if problems:
+        raise StartupError(*problems)
+    return providers
+
+
+def sandboxed_runner() -> SandboxedWorkflowRunner:
+    """What workflow code runs in, here and when a history is replayed."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+    )
+
+
+def agent_worker(
+    client: Client,
+    task_queue: str,
+    catalog: Catalog,
+    providers: Mapping[str, ModelProvider],
+    *,
+    max_concurrent_activities: int = 100,
+    max_cached_workflows: int = 1000,
+    graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
+) -> Worker:
+    """A worker for runs of these agents and for their model and tool calls. It serves nothing until it is run.
+
+    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled.
+    """
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[AgentRun],
+        activities=activities_for(catalog, providers),
+        workflow_runner=sandboxed_runner(),
+        max_concurrent_activities=max_concurrent_activities,
+        max_cached_workflows=max_cached_workflows,
+        sticky_queue_schedule_to_start_timeout=_STICKY_TIMEOUT,
+        graceful_shutdown_timeout=graceful_shutdown_timeout,
+    )
+
+
+async def serve_until_stopped(worker: Worker) -> None:
+    """Run the worker until SIGINT or SIGTERM, then let it finish what is in flight. A second signal does not wait.
+
+    Raises what ended the worker if it ends by itself.
+    """
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for each in signals:
+        loop.add_signal_handler(each, stopped.set)
+    try:
+        async with worker:
+            await stopped.wait()
+            for each in signals:
+                loop.remove_signal_handler(each)
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)

@@ -1,0 +1,79 @@
+"""What the environment says, read once at the start."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+DEFAULT_OPENAI_BASE_URL = "https://api.openai.com/v1"
+DEFAULT_TASK_QUEUE = "agents"
+
+_MODEL = re.compile(r"[a-z0-9_]+:\S(?:.*\S)?")
+
+
+class StartupError(Exception):
+    """The process cannot start as it is set up. Each problem is one line: what is wrong, and what to do about it."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The project's own settings. Those of the connection (`TEMPORAL_*`) are read by Temporal's client.
+
+    `model` overrides the model of every served agent. A variable that is set to nothing counts as not set.
+    """
+
+    model: str | None = None
+    # Left out of repr: settings end up in logs and tracebacks.
+    openai_api_key: str | None = field(default=None, repr=False)
+    openai_base_url: str = DEFAULT_OPENAI_BASE_URL
+    task_queue: str = DEFAULT_TASK_QUEUE
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
+        """Settings from these variables (None: the process's own); `task_queue`, if given, overrides the variable.
+
+        Raises `StartupError` with every mistake at once.
+        """
+        environment = os.environ if environment is None else environment
+        settings = cls(
+            model=environment.get("STEADYHAND_MODEL") or None,
+            openai_api_key=environment.get("OPENAI_API_KEY") or None,
+            openai_base_url=environment.get("OPENAI_BASE_URL") or DEFAULT_OPENAI_BASE_URL,
+            task_queue=task_queue or environment.get("STEADYHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
+        )
+        if mistakes := settings.mistakes():
+            raise StartupError(*mistakes)
+        return settings
+
+    def mistakes(self) -> list[str]:
+        """What cannot be right, one line each. Whether a key or a provider is needed depends on the served agents."""
+        found = []
+        if self.model is not None and not _MODEL.fullmatch(self.model):
+            found.append(
+                f"STEADYHAND_MODEL is {self.model!r}: write <provider>:<name>, for example openai:gpt-4.1-mini"
+            )
+        if not _is_http_url(self.openai_base_url):
+            # Not shown: a URL may carry a password.
+            found.append(f"OPENAI_BASE_URL is not an http(s) URL: write one such as {DEFAULT_OPENAI_BASE_URL}")
+        queue = self.task_queue
+        if not queue.isprintable() or queue != queue.strip() or len(queue.encode()) > 1000:
+            found.append(
+                f"the task queue (STEADYHAND_TASK_QUEUE or --task-queue) is {queue[:80]!r}: write a name of at most "
+                f"1000 bytes, such as {DEFAULT_TASK_QUEUE}"
+            )
+        return found
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # Reading the port is what checks it.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False

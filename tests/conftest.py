@@ -1,0 +1,25 @@
+"""The real server, once a session, and a harness for each test."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.dev_server import DevServer, dev_server, free_ports
+from tests.support.harness import Harness
+
+
+@pytest.fixture(scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    """A Temporal dev server with a database file, as `worker.py --dev-server` starts it."""
+    database: Path = tmp_path_factory.mktemp("temporal") / "temporal.db"
+    async with dev_server(database, free_ports()) as running:
+        yield running
+
+
+@pytest.fixture
+async def harness(server: DevServer) -> AsyncIterator[Harness]:
+    """A corner of the server for one test. Afterwards every history it produced is replayed."""
+    corner = Harness(server.client)
+    yield corner
+    await corner.check_histories()

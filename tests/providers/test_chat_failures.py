@@ -1,0 +1,168 @@
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+from pydantic import JsonValue
+
+from activities.providers import failures
+from activities.providers.chat_completions import ChatCompletions
+from activities.providers.interface import ModelErrorType, ModelFailure
+from tests.providers.asking import KEY, answered, asked, failed
+from tests.providers.model_server import ModelServer, Response, chat_reply
+
+
+def error(message: str = "m", **more: JsonValue) -> JsonValue:
+    return {"error": {"message": message, **more}}
+
+
+@pytest.mark.parametrize(
+    ("body", "type", "retryable"),
+    [
+        (b"", "ModelUnavailable", True),
+        (b" \n", "ModelUnavailable", True),
+        (b'{"choices":[{"mess', "ModelUnavailable", True),
+        (b"<!doctype html><p>Welcome", "ModelBadRequest", False),
+        (b"OK", "ModelBadRequest", False),
+        (b"[" * 100_000, "ModelBadRequest", False),
+        (b"[]", "ModelBadRequest", False),
+        (b"{}", "ModelUnavailable", True),
+        (b'{"choices":null}', "ModelUnavailable", True),
+        (b'{"choices":[]}', "ModelUnavailable", True),
+        (b'{"choices":[null]}', "ModelUnavailable", True),
+        (b'{"error":"model is loading"}', "ModelUnavailable", True),
+        (b'{"object":"error","message":"busy","code":"1300"}', "ModelUnavailable", True),
+        (error(type="server_error"), "ModelUnavailable", True),
+        (error(type="overloaded_error"), "ModelUnavailable", True),
+        (error(code=502), "ModelUnavailable", True),
+        (error(code=400), "ModelBadRequest", False),
+        (error(type="invalid_request_error"), "ModelBadRequest", False),
+        (error(type="authentication_error"), "ModelAuthentication", False),
+        (error(code="insufficient_quota"), "ModelUnavailable", False),
+        (error(code="context_length_exceeded", type="invalid_request_error"), "ContextWindowExceeded", False),
+        (error(code="content_filter", status=400), "ModelRefused", False),
+        ({"choices": [{"message": {"content": "Hel"}, "error": {"code": 502}}]}, "ModelUnavailable", True),
+        ({"choices": [{"message": {"content": "Hel"}, "finish_reason": "error"}]}, "ModelUnavailable", True),
+        ({"choices": [{"message": {"refusal": "I cannot."}}]}, "ModelRefused", False),
+        ({"choices": [{"message": {"content": [{"type": "refusal", "refusal": "No."}]}}]}, "ModelRefused", False),
+        ({"choices": [{"finish_reason": "content_filter"}]}, "ModelRefused", False),
+    ],
+)
+async def test_a_200_without_a_reply_is_a_failure(
+    body: bytes | JsonValue, type: ModelErrorType, retryable: bool
+) -> None:
+    failure = await failed(Response(200, {}, body) if isinstance(body, bytes) else Response.of(body))
+    assert (failure.type, failure.retryable) == (type, retryable)
+
+
+async def test_an_error_beside_choices_that_is_null_is_none() -> None:
+    assert (await answered(chat_reply({"content": "Hi"}, error=None))).text == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "type", "retryable"),
+    [
+        (301, {}, "ModelBadRequest", False),
+        (400, error("Unknown parameter"), "ModelBadRequest", False),
+        (400, error("This model's maximum context length is 8192 tokens."), "ContextWindowExceeded", False),
+        (400, error(code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}), "ModelRefused", False),
+        (401, {"detail": "Invalid API Key"}, "ModelAuthentication", False),
+        (403, error(), "ModelAuthentication", False),
+        (404, {"detail": [{"loc": ["body"]}]}, "ModelBadRequest", False),
+        (405, "text", "ModelBadRequest", False),
+        (408, {}, "ModelUnavailable", True),
+        (409, {}, "ModelUnavailable", True),
+        (413, {}, "ModelBadRequest", False),
+        (418, {}, "ModelBadRequest", False),
+        (422, {}, "ModelBadRequest", False),
+        (425, {}, "ModelUnavailable", True),
+        (429, error(code="rate_limit_exceeded"), "ModelUnavailable", True),
+        (429, error(type="insufficient_quota"), "ModelUnavailable", False),
+        (429, error(code="billing_hard_limit_reached"), "ModelUnavailable", False),
+        (500, {}, "ModelUnavailable", True),
+        (503, [], "ModelUnavailable", True),
+        (529, error(type="overloaded_error"), "ModelUnavailable", True),
+    ],
+)
+async def test_a_status_is_classified(status: int, body: JsonValue, type: ModelErrorType, retryable: bool) -> None:
+    failure = await failed(Response.of(body, status))
+    assert (failure.type, failure.retryable) == (type, retryable)
+    assert str(status) in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "41"}, 41.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "9" * 400}, 3600.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 GMT"}, 3600.0),
+        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 -9999999999999"}, None),
+        ({"retry-after": "1", "retry-after-ms": "0"}, 0.0),
+        ({"retry-after": "1", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "1", "retry-after-ms": "x"}, 1.0),
+    ],
+)
+async def test_the_delay_a_provider_asks_for_is_kept_in_bounds(headers: dict[str, str], seconds: float | None) -> None:
+    assert (await failed((503, headers, ""))).retry_after == seconds
+
+
+async def test_a_delay_as_a_date_counts_from_now() -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=120), usegmt=True)
+    seconds = failures.retry_after({"retry-after": date})
+    assert seconds is not None
+    assert 60 < seconds <= 120
+
+
+async def test_a_refused_key_is_named_by_its_setting_and_never_shown() -> None:
+    refused = Response.of(
+        error(f"Incorrect API key provided: {KEY}. " + "x" * 400 + KEY * 20, code="invalid_api_key"), 401
+    )
+    failure = await failed(refused)
+    assert failure.type == "ModelAuthentication"
+    assert "OPENAI_API_KEY" in str(failure)
+    assert "sk-TEST" not in str(failure)
+
+
+async def test_a_page_that_is_not_found_names_the_address() -> None:
+    page = (404, {"content-type": "text/html"}, "<h1>404</h1>")
+    async with ModelServer([page]) as server, httpx.AsyncClient() as http:
+        with pytest.raises(ModelFailure, match=f"{server.base_url}/chat/completions") as caught:
+            await ChatCompletions(http, server.base_url, KEY).complete(asked())
+    assert (caught.value.type, caught.value.retryable) == ("ModelBadRequest", False)
+
+
+@pytest.mark.parametrize("size", [5_000_000, 20_000_000])
+async def test_a_huge_error_page_keeps_its_class_and_loses_its_length(size: int) -> None:
+    failure = await failed((500, {"retry-after": "2"}, b"E" * size))
+    assert (failure.type, failure.retryable, failure.retry_after) == ("ModelUnavailable", True, 2.0)
+
+
+async def test_a_reply_over_the_limit_is_not_read_to_its_end() -> None:
+    failure = await failed((200, {}, b" " * 20_000_000))
+    assert (failure.type, failure.retryable) == ("ModelBehaviour", False)
+
+
+async def test_a_connection_cut_in_the_middle_of_a_reply_is_retryable() -> None:
+    failure = await failed((200, {"content-length": "1000", "connection": "close"}, '{"choices":'))
+    assert (failure.type, failure.retryable) == ("ModelUnavailable", True)
+
+
+async def test_an_undecodable_body_is_retryable() -> None:
+    failure = await failed((200, {"content-encoding": "gzip"}, "no gzip"))
+    assert (failure.type, failure.retryable) == ("ModelUnavailable", True)
+
+
+async def test_a_server_that_is_not_there_is_retryable() -> None:
+    async with ModelServer([]) as server:
+        pass
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(ModelFailure, match="ConnectError") as caught:
+            await ChatCompletions(http, server.base_url, KEY).complete(asked())
+    assert (caught.value.type, caught.value.retryable) == ("ModelUnavailable", True)

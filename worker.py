@@ -1,0 +1,60 @@
+"""Serves agents: `python worker.py --app examples.refund_desk`. Settings come from the environment."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from temporalio.client import Client
+
+from activities.catalog import Catalog, CatalogError
+from runtime.connection import connect
+from runtime.dev_server import dev_server
+from runtime.serving import agent_worker, import_apps, model_providers, serve_until_stopped
+from runtime.settings import Settings, StartupError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="worker", description="Serve agents as Temporal workflows.")
+    parser.add_argument("--app", action="append", required=True, help="a module that defines agents; may be repeated")
+    parser.add_argument("--task-queue", help="default: STEADYHAND_TASK_QUEUE, else agents")
+    parser.add_argument("--dev-server", action="store_true", help="start a Temporal server with UI as well")
+    options = parser.parse_args()
+    try:
+        settings = Settings.from_environment(task_queue=options.task_queue)
+        catalog = Catalog.from_modules(import_apps(options.app), settings.model)
+        asyncio.run(_serve(settings, catalog, options.dev_server))
+    except (StartupError, CatalogError) as error:
+        for problem in str(error).splitlines():
+            print(f"worker: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None:
+    async with httpx.AsyncClient() as http:
+        providers = model_providers(settings, catalog, http)
+        async with _temporal(own_server) as (client, address):
+            worker = agent_worker(client, settings.task_queue, catalog, providers)
+            agents = ", ".join(sorted(catalog.agents))
+            print(f"worker: serving {agents} on task queue {settings.task_queue} at {address}", flush=True)
+            await serve_until_stopped(worker)
+
+
+@asynccontextmanager
+async def _temporal(own_server: bool) -> AsyncIterator[tuple[Client, str]]:
+    if own_server:
+        async with dev_server(Path(".steadyhand/temporal.db")) as server:
+            yield server.client, f"{server.address}, UI {server.ui_url}"
+    else:
+        client = await connect()
+        yield client, f"{client.service_client.config.target_host}, namespace {client.namespace}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Orchestration over recorded facts. Imports contracts and temporalio, nothing else."""

@@ -1,0 +1,281 @@
+"""`AgentRun`: one agent at work, from a prompt to a result, as a durable workflow."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+
+from contracts.activities import AgentActivities, LoadAgentRequest, ModelActivities, ModelReply, ModelRequest
+from contracts.agents import AgentSpec
+from contracts.approvals import RecordedDecision
+from contracts.events import EventsPage, EventsQuery
+from contracts.messages import InvalidToolCall, Message
+from contracts.outcomes import failure
+from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState, RunError, ToolResultRecord
+from contracts.transcripts import TranscriptPage, TranscriptQuery
+from workflows import options as activity_options
+from workflows.approval_gate import DecisionRefused
+from workflows.carry import CARRY_MAX_BYTES
+from workflows.failures import BUGS, RunFailed, run_failure
+from workflows.opening import check_options, first_call, opening_messages, read_input
+from workflows.run_state import RunState
+from workflows.tool_results import answer_text
+from workflows.tool_round import Answer, ToolRound
+
+# What `run` and the handlers receive when the caller sent nothing. Arguments are taken raw and decoded inside: one that
+# the converter cannot decode would fail the workflow task again and again.
+NO_PAYLOAD = RawValue(Payload())
+
+# Below the server's limits of 51,200 events and 50 MB: where a run that cannot carry its state has to end.
+HISTORY_MAX_EVENTS = 45_000
+HISTORY_MAX_BYTES = 44_000_000
+
+EMPTY_REPLIES_IN_A_ROW = 2
+UNKNOWN_TOOLS_IN_A_RUN = 3
+EMPTY_REPLY_HINT = "Your last reply was empty. Answer in words, or call one of the tools."
+
+
+@workflow.defn(name="AgentRun", failure_exception_types=BUGS)
+class AgentRun:
+    """Starts with one `AgentRunInput` as JSON, ends with an `AgentRunResult`, or fails with an `ApplicationError` of a
+    public error type whose first detail is the partial result. Names and shapes: docs/protocol.md."""
+
+    def __init__(self) -> None:
+        self._state = RunState()
+
+    @workflow.run
+    async def run(self, raw_input: RawValue = NO_PAYLOAD) -> AgentRunResult:
+        """The story of a run: open, then rounds of reply, consent and execution, until the model answers in words."""
+        try:
+            await self._open(raw_input.payload.data)
+            while True:
+                await self._continue_as_new_when_due()
+                reply = await self._ask_model()
+                if not reply.calls:
+                    return await self._complete(reply)
+                await self._run_tools(reply)
+        except RunFailed as failure:
+            await self._fail(failure)
+        except (asyncio.CancelledError, FailureError) as error:
+            if is_cancelled_exception(error):
+                await self._cancel()
+                raise
+            await self._fail(RunFailed("InternalError", f"{type(error).__name__}: {error}"))
+        except Exception as bug:  # noqa: BLE001 - any bug must end the run by name, or its task is retried for ever
+            workflow.logger.exception("a bug ends this run")
+            await self._fail(RunFailed("InternalError", f"{type(bug).__name__}: {bug}"))
+
+    # -- the chapters of the story ---------------------------------------------------------------------------------
+
+    async def _open(self, payload: bytes) -> None:
+        """Become the run the caller asked for, or the continuation of the previous execution."""
+        state = self._state
+        run_input = read_input(payload)
+        if run_input.carried is not None:
+            state.resume(run_input)
+        else:
+            messages = opening_messages(run_input)
+            state.context = run_input.context
+            state.journal.record("run_started", agent=run_input.agent, tenant_id=run_input.context.tenant_id)
+            agent = await self._load_agent(run_input.agent)
+            check_options(run_input, agent)
+            state.load(agent, run_input.options)
+            state.next_call = first_call(messages)
+            for message in messages:
+                state.transcript.append(message)
+        state.status = "running"
+
+    async def _load_agent(self, name: str) -> AgentSpec:
+        try:
+            return await workflow.execute_activity_method(
+                AgentActivities.load_agent, LoadAgentRequest(agent=name), **activity_options.LOAD_AGENT
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise run_failure(error, otherwise="InternalError") from None
+
+    async def _ask_model(self) -> ModelReply:
+        """The model's next usable reply: words, calls, or both. Empty ones are asked again, within a bound."""
+        for _ in range(EMPTY_REPLIES_IN_A_ROW):
+            reply = await self._call_model()
+            if reply.calls or reply.text.strip():
+                return reply
+            self._state.transcript.append(Message(role="user", text=EMPTY_REPLY_HINT))
+        reply = await self._call_model()
+        if reply.calls or reply.text.strip():
+            return reply
+        raise RunFailed("ModelBehaviour", f"the model gave {EMPTY_REPLIES_IN_A_ROW + 1} empty replies in a row")
+
+    async def _call_model(self) -> ModelReply:
+        state = self._state
+        state.journal.record("model_started", messages=len(state.transcript.messages))
+        request = ModelRequest(
+            agent_digest=state.agent.digest, transcript=state.transcript.ref(), next_call=state.next_call
+        )
+        try:
+            reply = await workflow.execute_activity_method(
+                ModelActivities.call_model, request, **activity_options.MODEL
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            failed = run_failure(error, otherwise="ModelUnavailable")
+            state.journal.record("model_failed", error=failed.type, message=failed.message)
+            raise failed from None
+        state.usage += reply.usage
+        state.next_call += len(reply.calls)
+        state.journal.record("model_completed", calls=len(reply.calls), finish_reason=reply.finish_reason)
+        return reply
+
+    async def _run_tools(self, reply: ModelReply) -> None:
+        """One round. Whatever ends it, every call of the reply has exactly one answer in the transcript afterwards."""
+        state = self._state
+        calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
+        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls))
+        state.text = reply.text or state.text
+        tool_round = ToolRound(
+            reply.calls,
+            agent=state.agent,
+            options=state.options,
+            context=state.context,
+            journal=state.journal,
+            approvals=state.approvals,
+            effects=state.effects,
+            on_waiting=self._waiting_for_approval,
+        )
+        try:
+            state.limits.open_round(len(reply.calls))
+            await tool_round.run()
+        finally:
+            for answer in tool_round.answers(failure("cancelled", "not run: the run ended before", code="not_run")):
+                self._join(answer)
+        self._count_unknown_tools(reply)
+
+    def _waiting_for_approval(self, waiting: bool) -> None:
+        self._state.status = "waiting_for_approval" if waiting else "running"
+
+    def _join(self, answer: Answer) -> None:
+        """Add an answer to the transcript and to the results."""
+        state, call, outcome = self._state, answer.call, answer.outcome
+        text, truncated = answer_text(outcome)
+        state.transcript.append(Message(role="tool", call_id=call.call_id, text=text, ok=outcome.ok))
+        if truncated:
+            state.journal.record("tool_output_truncated", call_id=call.call_id, tool=call.tool)
+        attempts = outcome.metadata.get("tool_attempt")
+        state.results.add(
+            ToolResultRecord(
+                call_id=call.call_id,
+                tool=call.tool,
+                ok=outcome.ok,
+                text=text,
+                error=outcome.error,
+                duration_ms=round(answer.duration.total_seconds() * 1000),
+                attempts=attempts if isinstance(attempts, int) else 0,
+                idempotency_key=answer.idempotency_key,
+                truncated=truncated,
+            )
+        )
+
+    def _count_unknown_tools(self, reply: ModelReply) -> None:
+        for call in reply.calls:
+            self._state.unknown_tools += isinstance(call, InvalidToolCall) and call.reason == "unknown_tool"
+        if self._state.unknown_tools > UNKNOWN_TOOLS_IN_A_RUN:
+            raise RunFailed("ModelBehaviour", "the model keeps asking for tools that do not exist")
+
+    async def _continue_as_new_when_due(self) -> None:
+        """Between rounds nothing is in flight. A state too large to carry goes on in this execution while it can."""
+        info = workflow.info()
+        if not info.is_continue_as_new_suggested():
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        carried = self._state.carry().pack()
+        if len(carried) <= CARRY_MAX_BYTES:
+            workflow.continue_as_new(AgentRunInput(agent=self._state.agent.name, carried=carried))
+        events, size = info.get_current_history_length(), info.get_current_history_size()
+        if events > HISTORY_MAX_EVENTS or size > HISTORY_MAX_BYTES:
+            raise RunFailed(
+                "PayloadTooLarge",
+                f"the run has to continue as new, but its state has {len(carried)} bytes of at most {CARRY_MAX_BYTES}",
+            )
+
+    # -- the ends --------------------------------------------------------------------------------------------------
+
+    async def _complete(self, reply: ModelReply) -> AgentRunResult:
+        state = self._state
+        state.transcript.append(Message(role="assistant", text=reply.text))
+        state.text, state.finish_reason = reply.text, reply.finish_reason
+        state.status = "completed"
+        state.journal.record("run_completed", rounds=state.limits.rounds)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return state.result()
+
+    async def _fail(self, failed: RunFailed) -> NoReturn:
+        state = self._state
+        state.approvals.withdraw()
+        state.status = "failed"
+        state.error = RunError(type=failed.type, message=failed.message)
+        state.journal.record("run_failed", error=failed.type, message=failed.message)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        raise ApplicationError(failed.message, state.result(), type=failed.type, non_retryable=True) from None
+
+    async def _cancel(self) -> None:
+        state = self._state
+        state.approvals.withdraw()
+        state.status = "cancelled"
+        state.journal.record("run_cancelled")
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    # -- signals and updates ---------------------------------------------------------------------------------------
+
+    @workflow.signal(dynamic=True)
+    def receive(self, name: str, payloads: Sequence[RawValue]) -> None:
+        """Every signal comes through here, since only a dynamic handler is given what does not decode, has no argument
+        or too many, or an unknown name. None of these changes anything, and each is recorded."""
+        try:
+            if name != "resolve_approval":
+                self._state.journal.record("signal_refused", name=name, reason="there is no signal of this name")
+            elif len(payloads) != 1:
+                reason = f"it takes one ApprovalDecision, not {len(payloads)} arguments"
+                self._state.journal.record("signal_refused", name=name, reason=reason)
+            else:
+                self._state.approvals.decide(payloads[0].payload.data)
+        except DecisionRefused:
+            pass  # The gate has recorded it; a signal has nobody to tell.
+        except Exception as bug:  # noqa: BLE001 - one signal must not end a run, nor retry its task for ever
+            workflow.logger.exception("a bug in a signal handler")
+            self._state.journal.record("signal_refused", name=name, reason=f"InternalError: {type(bug).__name__}")
+
+    @workflow.update
+    def decide(self, raw_decision: RawValue = NO_PAYLOAD) -> RecordedDecision:
+        """Take one ApprovalDecision and return it as recorded. Fails with `DecisionRefused`, which says why."""
+        try:
+            return self._state.approvals.decide(raw_decision.payload.data)
+        except DecisionRefused as refusal:
+            raise ApplicationError(str(refusal), type="DecisionRefused", non_retryable=True) from None
+
+    # -- queries ---------------------------------------------------------------------------------------------------
+
+    @workflow.query
+    def state(self) -> AgentRunState:
+        """Where the run is."""
+        return self._state.view()
+
+    @workflow.query
+    def agent(self) -> AgentSpec:
+        """The frozen agent. Fails until it is loaded."""
+        return self._state.agent
+
+    @workflow.query
+    def events(self, raw_query: RawValue = NO_PAYLOAD) -> EventsPage:
+        """A page of the event log, from an `EventsQuery`."""
+        return self._state.journal.page(EventsQuery.from_wire(raw_query.payload.data or b"{}"))
+
+    @workflow.query
+    def transcript(self, raw_query: RawValue = NO_PAYLOAD) -> TranscriptPage:
+        """A page of the transcript, from a `TranscriptQuery`."""
+        return self._state.transcript.page(TranscriptQuery.from_wire(raw_query.payload.data or b"{}"))

@@ -1,0 +1,39 @@
+"""What is spent and what is left. Counted in carried state: nothing resets it."""
+
+from contracts.agents import AgentSpec
+from contracts.runs import LimitUse, RunOptions
+from workflows.failures import RunFailed
+
+
+class Limits:
+    """Rounds and tool calls of one run. A round is one model reply that asked for tools."""
+
+    def __init__(self, agent: AgentSpec, options: RunOptions, rounds: int = 0, tool_calls: int = 0) -> None:
+        self.rounds = rounds
+        self.tool_calls = tool_calls
+        self._max_rounds = agent.max_rounds if options.max_rounds is None else options.max_rounds
+        self._max_tool_calls = agent.max_tool_calls if options.max_tool_calls is None else options.max_tool_calls
+
+    def open_round(self, calls: int) -> None:
+        """Spend one round and its calls, or none of them. Invalid and denied calls count too."""
+        if self.rounds >= self._max_rounds:
+            raise RunFailed(
+                "MaxRoundsExceeded",
+                f"the model asked for tools again after {self.rounds} of {self._max_rounds} rounds; raise max_rounds "
+                "of the agent if the work needs more",
+            )
+        if self.tool_calls + calls > self._max_tool_calls:
+            raise RunFailed(
+                "MaxToolCallsExceeded",
+                f"{self.tool_calls} of {self._max_tool_calls} tool calls are used, and the model asked for {calls}; "
+                "none of them ran; raise max_tool_calls of the agent if the work needs more",
+            )
+        self.rounds += 1
+        self.tool_calls += calls
+
+    def uses(self) -> dict[str, LimitUse]:
+        """For the query `state`."""
+        return {
+            "rounds": LimitUse(used=self.rounds, max=self._max_rounds),
+            "tool_calls": LimitUse(used=self.tool_calls, max=self._max_tool_calls),
+        }

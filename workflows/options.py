@@ -1,0 +1,61 @@
+"""Every timeout and retry policy, by name. All are bounded."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType, ActivityConfig
+
+from contracts.tools import ToolContract
+
+# A worker that lacks the activity fails it at once, before anything ran: the run offers it again by itself.
+NEVER_RAN = ("NotFoundError", "ToolVersionMismatch")
+
+LOAD_AGENT = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=10),
+    retry_policy=RetryPolicy(maximum_attempts=10, maximum_interval=timedelta(seconds=30)),
+)
+
+# A reply may take minutes; a lost worker is noticed by its missing heartbeat. The delays that a provider asks for
+# come with each failure, so the policy's own backoff is only for those that name none.
+MODEL = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=timedelta(seconds=15),
+    retry_policy=RetryPolicy(
+        initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=8
+    ),
+    cancellation_type=ActivityCancellationType.TRY_CANCEL,
+)
+
+# The activity gives up by itself at the contract's timeout; the server only has to catch one that cannot.
+TOOL_GRACE = timedelta(seconds=5)
+
+# How often a call is offered again to a worker that may have the right version of the tool.
+OFFERS = 10
+
+
+def offer_delay(offer: int) -> timedelta:
+    """How long to wait before a refused call is offered again: 1 s, doubling to a minute."""
+    return timedelta(seconds=min(60, 2**offer))
+
+
+def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
+    """How one call of this tool is run: one attempt unless its contract allows repetition."""
+    retry = contract.retry
+    return ActivityConfig(
+        activity_id=activity_id,
+        start_to_close_timeout=timedelta(seconds=contract.timeout) + TOOL_GRACE,
+        heartbeat_timeout=timedelta(seconds=contract.heartbeat_timeout),
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=retry.initial_interval),
+            maximum_interval=timedelta(seconds=retry.max_interval),
+            backoff_coefficient=retry.multiplier,
+            maximum_attempts=retry.max_attempts if contract.repeatable else 1,
+            non_retryable_error_types=NEVER_RAN,
+        ),
+        # What an effect came to must be known, even when the run is being cancelled.
+        cancellation_type=(
+            ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+            if contract.has_effect
+            else ActivityCancellationType.TRY_CANCEL
+        ),
+    )
