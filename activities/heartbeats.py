@@ -8,6 +8,8 @@ from temporalio import activity
 
 # Beats per heartbeat timeout: one may get lost, and the SDK itself sends at most one in 0.8 of the timeout.
 BEATS_PER_TIMEOUT = 4
+# The answer to a beat is what brings a cancellation, so that no work goes on much longer than this after one.
+MAX_INTERVAL_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -17,7 +19,7 @@ async def beating() -> AsyncIterator[None]:
     if timeout is None:
         yield
         return
-    beat = asyncio.create_task(_beat(timeout.total_seconds() / BEATS_PER_TIMEOUT))
+    beat = asyncio.create_task(_beat(min(MAX_INTERVAL_SECONDS, timeout.total_seconds() / BEATS_PER_TIMEOUT)))
     try:
         yield
     finally:

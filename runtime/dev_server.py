@@ -7,10 +7,11 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from temporalio.client import Client
@@ -83,15 +84,21 @@ def free_ports() -> Ports:
 
 
 @asynccontextmanager
-async def dev_server(database: Path | None = None, ports: Ports = DEFAULT_PORTS) -> AsyncIterator[DevServer]:
+async def dev_server(
+    database: Path | None = None,
+    ports: Ports = DEFAULT_PORTS,
+    dynamic_config: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[DevServer]:
     """A server on this database file (None: in memory) for as long as the context is open, or this process lives.
+
+    `dynamic_config` is the server's own, by key, its values as JSON.
 
     What the server has to say goes to a log file beside the database. Raises `StartupError` when there is no `temporal`
     program, a port or the database is taken, or the server does not come up.
     """
     program = find_temporal()
     with await _claim(database, ports) as log:
-        process = await _spawn(program, database, ports, log)
+        process = await _spawn(program, database, ports, dynamic_config, log)
         try:
             client = await _wait_until_ready(process, f"{_HOST}:{ports.grpc}", log)
             yield DevServer(client, f"{_HOST}:{ports.grpc}", f"http://localhost:{ports.ui}")
@@ -143,10 +150,14 @@ def _open_log(database: Path | None) -> IO[bytes]:
     return log
 
 
-async def _spawn(program: Path, database: Path | None, ports: Ports, log: IO[bytes]) -> Process:
+async def _spawn(
+    program: Path, database: Path | None, ports: Ports, dynamic_config: Mapping[str, str], log: IO[bytes]
+) -> Process:
     arguments = ["--ip", _HOST, "--port", str(ports.grpc), "--ui-port", str(ports.ui), "--log-level", "error"]
     if database is not None:
         arguments += ["--db-filename", str(database)]
+    for key, value in dynamic_config.items():
+        arguments += ["--dynamic-config-value", f"{key}={value}"]
     command = [str(program), "server", "start-dev", *arguments, *DEV_SERVER_ARGS]
     return await asyncio.create_subprocess_exec(
         "/bin/sh",

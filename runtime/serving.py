@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -27,6 +28,9 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 _PASSED_THROUGH = ("contracts", "pydantic", "pydantic_core", "annotated_types")
 # How long a run's next step, or a query, waits for a worker that was killed. Temporal's default is 10 s.
 _STICKY_TIMEOUT = timedelta(seconds=2)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The SDK sends at most one heartbeat in this time, and a cancellation comes as the answer to one.
+_HEARTBEAT_INTERVAL = timedelta(seconds=1)
 
 
 def import_apps(names: Sequence[str]) -> list[ModuleType]:
@@ -84,9 +88,7 @@ def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClien
 
 def sandboxed_runner() -> SandboxedWorkflowRunner:
     """What workflow code runs in, here and when a history is replayed."""
-    return SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-    )
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH))
 
 
 def agent_worker(
@@ -112,25 +114,26 @@ def agent_worker(
         max_concurrent_activities=max_concurrent_activities,
         max_cached_workflows=max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=_STICKY_TIMEOUT,
+        max_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=graceful_shutdown_timeout,
     )
 
 
 async def serve_until_stopped(worker: Worker) -> None:
-    """Run the worker until SIGINT or SIGTERM, then let it finish what is in flight. A second signal does not wait.
+    """Run the worker until SIGINT or SIGTERM, then let it finish what is in flight. A second signal ends the process.
 
     Raises what ended the worker if it ends by itself.
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for each in signals:
+    for each in _STOP_SIGNALS:
         loop.add_signal_handler(each, stopped.set)
     try:
         async with worker:
             await stopped.wait()
-            for each in signals:
-                loop.remove_signal_handler(each)
+            for each in _STOP_SIGNALS:
+                # At once, as a crash would: Temporal gives what was in flight to another worker.
+                loop.add_signal_handler(each, os._exit, 128 + each)
     finally:
-        for each in signals:
+        for each in _STOP_SIGNALS:
             loop.remove_signal_handler(each)

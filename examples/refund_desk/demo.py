@@ -6,6 +6,7 @@ terminal, or takes it from DEMO_DECISION (approved or denied) where there is non
 
 import asyncio
 import io
+import logging
 import os
 import sys
 import time
@@ -33,6 +34,7 @@ from examples.refund_desk.watching import (
     events_after,
     pending_approvals,
     read_line,
+    retries,
 )
 from runtime.dev_server import DEFAULT_PORTS, DevServer, dev_server, free_ports
 from runtime.serving import agent_worker, model_providers
@@ -47,6 +49,8 @@ def main() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character gets its escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
+    # A failed attempt is told by the run itself; a traceback for each would bury it.
+    logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
     try:
         return asyncio.run(_demo(_decision_from_environment()))
     except (StartupError, CatalogError) as error:
@@ -140,6 +144,7 @@ async def _follow(run: Run, address: str, decision: Resolution | None) -> str | 
     """Print the run's events as they come and resolve its approvals, until it is over. Returns the last decision."""
     over = asyncio.ensure_future(ending_of(run))
     asked: set[str] = set()
+    told: set[str] = set()
     seen, pause, decided = 0, 0.05, None
     try:
         while True:
@@ -158,6 +163,10 @@ async def _follow(run: Run, address: str, decision: Resolution | None) -> str | 
                 if request.approval_id not in asked:
                     asked.add(request.approval_id)
                     await _resolve(run, request, address, decision)
+            for line in await retries(run):
+                if line not in told:
+                    told.add(line)
+                    print(line)
             pause = 0.05 if page.events else min(pause * 1.5, 1.0)
             await asyncio.wait({over}, timeout=pause)
     finally:

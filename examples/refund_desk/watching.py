@@ -56,6 +56,16 @@ async def pending_approvals(run: Run) -> tuple[ApprovalRequest, ...]:
     return state.pending_approvals
 
 
+async def retries(run: Run) -> list[str]:
+    """A line for each activity whose last attempt failed and that Temporal tries again: not an event, the run waits."""
+    description = await run.describe()
+    return [
+        f"       {visible(pending.activity_type.name)}: {visible(pending.last_failure.message)}; attempt {pending.attempt} follows"
+        for pending in description.raw_description.pending_activities
+        if pending.attempt > 1
+    ]
+
+
 async def ask_terminal(run: Run, request: ApprovalRequest) -> Resolution | None:
     """The answer given on the terminal, or None when the request was meanwhile resolved in another way."""
     print("Approve? [y/N] ", end="", flush=True)
