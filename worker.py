@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--task-queue", help="default: STEADYHAND_TASK_QUEUE, else agents")
     parser.add_argument("--dev-server", action="store_true", help="start a Temporal server with UI as well")
     options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.from_environment(task_queue=options.task_queue)
         catalog = Catalog.from_modules(import_apps(options.app), settings.model)

@@ -103,18 +103,15 @@ def read_arguments(text: str) -> dict[str, JsonValue]:
 def _embedded(text: str, whole: json.JSONDecodeError) -> JsonValue:
     """The one object in a text that is not JSON as a whole."""
     found: list[tuple[JsonValue, int, int]] = []
-    start = text.find("{")
-    while start >= 0:
-        end = start + 1
+    end = 0
+    while opening := _OPENS_OBJECT.search(text, end):
         try:
-            value, end = _DECODER.raw_decode(text, start)
-            found.append((value, start, end))
+            value, end = _DECODER.raw_decode(text, opening.start())
         except json.JSONDecodeError as error:
-            if _OPENS_OBJECT.match(text, start):
-                raise _not_json(error) from None
+            raise _not_json(error) from None
+        found.append((value, opening.start(), end))
         if len(found) > 1:
             raise UnreadableArguments(f"{_ONE_OBJECT}; there is more than one")
-        start = text.find("{", end)
     if not found:
         raise _not_json(whole)
     value, start, end = found[0]

@@ -48,8 +48,7 @@ class ModelCalls(ModelActivities):
                 ) from None
             except ApplicationError:
                 raise
-            except Exception as bug:
-                # The reply may have been paid for: repeating the request would only pay for the same bug again.
+            except Exception as bug:  # noqa: BLE001 - the reply may be paid for: a retry would pay for the same bug again
                 activity.logger.exception("a bug while calling the model")
                 reason = f"{type(bug).__name__} while calling the model; the worker's log has the details"
                 raise ApplicationError(reason, type="InternalError", non_retryable=True) from None

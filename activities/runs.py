@@ -149,7 +149,8 @@ async def _ask(query: str, argument: Record | None, answer: type[R]) -> R:
     arguments = [] if argument is None else [argument]
     while True:
         try:
-            return await handle.query(query, args=arguments, result_type=answer, rpc_timeout=QUERY_TIMEOUT)
+            found: R = await handle.query(query, args=arguments, result_type=answer, rpc_timeout=QUERY_TIMEOUT)
+            return found
         except RPCError as error:
             if error.status not in _TRANSIENT:
                 raise

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -40,7 +41,7 @@ class ToolCalls:
             attempt = activity.info().attempt
             outcome = _guard(tool, invocation)
             if outcome is None:
-                deadline = datetime.now(timezone.utc) + timedelta(seconds=tool.timeout)
+                deadline = datetime.now(UTC) + timedelta(seconds=tool.timeout)
                 received = invocation.model_copy(update={"attempt": attempt, "deadline": deadline})
                 async with beating():
                     outcome = await self._invoke(tool, received)
@@ -61,16 +62,17 @@ class ToolCalls:
             return failure(error.category, str(error), error.code, error.retryable)
         except TimeoutError as error:
             return _unexpected(tool, error) if not deadline.expired() else _timed_out(tool)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is told to the model, not to the run
             activity.logger.exception("tool %s failed", tool.name)
             return _unexpected(tool, error)
 
     async def _run(self, tool: Tool, invocation: ToolInvocation) -> object:
         call = tool.bind(invocation.arguments, invocation)
-        if tool.is_async:
-            return await call()
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call)
+        if not tool.is_async:
+            context = contextvars.copy_context()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call)
+        result = call()
+        return await result if inspect.isawaitable(result) else result
 
 
 def _refuse_other_version(tool: Tool, invocation: ToolInvocation) -> None:

@@ -115,9 +115,10 @@ def tool(
 
     def make(function: Callable[P, R]) -> TypedTool[P, R]:
         with _mistakes_named(function):
+            own_name = _own_name(function)
             parameters = parameters_of(function)
             contract = ToolContract(
-                name=name or _own_name(function).lower(),
+                name=name or own_name.lower(),
                 version=version,
                 description=description or _first_paragraph(function),
                 input_schema=derive_schema(parameters.model),
@@ -145,6 +146,8 @@ def outcome_of(value: object) -> ToolOutcome:
         outcome = _outcome(value)
         if depth_of((outcome.data, outcome.metadata)) > RESULT_MAX_DEPTH:
             raise ValueError("nested too deeply")
+        # An integer of more than 4,300 digits is written by pydantic, but read by nobody.
+        json.dumps((outcome.data, outcome.metadata))
         return bounded(outcome)
     # The value's own code writes it, so anything may be raised; the effect has happened, and a retry would repeat it.
     except Exception:  # noqa: BLE001
@@ -163,9 +166,22 @@ def _outcome(value: object) -> ToolOutcome:
             return ToolOutcome(ok=True, text=encodable(value))
     try:
         data = to_jsonable_python(value)
-    except UnicodeDecodeError:
-        data = to_jsonable_python(value, bytes_mode="base64")
+    except UnicodeError:
+        # Bytes that are no UTF-8, or a key with half a character in it, as file names may have.
+        data = to_jsonable_python(_with_encodable_keys(value), bytes_mode="base64")
     return ToolOutcome(ok=True, data=legal_json(data))
+
+
+def _with_encodable_keys(value: object) -> object:
+    match value:
+        case dict():
+            return {
+                encodable(key) if isinstance(key, str) else key: _with_encodable_keys(item)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [_with_encodable_keys(item) for item in value]
+    return value
 
 
 @contextmanager

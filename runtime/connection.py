@@ -26,6 +26,8 @@ async def connect(environment: Mapping[str, str] | None = None) -> Client:
     config = _load_config(environment)
     address = config.get("target_host") or DEFAULT_ADDRESS
     namespace = config.get("namespace") or DEFAULT_NAMESPACE
+    if "://" in address:
+        raise StartupError(f"TEMPORAL_ADDRESS is {address!r}: write host:port, without a scheme")
     config["target_host"], config["namespace"] = address, namespace
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -38,7 +40,7 @@ async def connect(environment: Mapping[str, str] | None = None) -> Client:
     except RPCError as error:
         raise StartupError(_explain_refusal(error, address, namespace)) from None
     except (RuntimeError, ValueError) as error:
-        raise StartupError(_explain_no_connection(error, address)) from None
+        raise StartupError(_explain_no_connection(error, address, bool(config.get("tls")))) from None
     return client
 
 
@@ -71,13 +73,15 @@ def _explain_refusal(error: RPCError, address: str, namespace: str) -> str:
     return f"the Temporal server at {address} did not describe namespace {namespace!r}: {_first_line(error)}"
 
 
-def _explain_no_connection(error: RuntimeError | ValueError, address: str) -> str:
+def _explain_no_connection(error: RuntimeError | ValueError, address: str, tls: bool) -> str:
     text = str(error)
     if "Unauthenticated" in text or "PermissionDenied" in text:
         return f"the Temporal server at {address} does not accept the credentials: check TEMPORAL_API_KEY"
     hint = "start one with `temporal server start-dev`, use --dev-server, or set TEMPORAL_ADDRESS"
     if "ConnectionRefused" in text:
         return f"no Temporal server listens at {address}: {hint}"
+    if tls:
+        hint = "an API key or a certificate is set, so the server has to speak TLS"
     return f"cannot connect to a Temporal server at {address} ({_first_line(error)}): {hint}"
 
 

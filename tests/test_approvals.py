@@ -68,7 +68,11 @@ async def test_a_call_waits_for_the_signal_and_then_runs_as_it_was_shown(harness
         recorded = await event_of(run, "approval_recorded")
     assert ledger.rows == [50]
     assert result.text == "Done."
-    assert (recorded.data["by"], recorded.data["resolution"], recorded.data["reason"]) == ("ann", "approved", "looks right")
+    assert (recorded.data["by"], recorded.data["resolution"], recorded.data["reason"]) == (
+        "ann",
+        "approved",
+        "looks right",
+    )
 
 
 async def test_a_denied_call_is_told_to_the_model(harness: Harness, ledger: Ledger) -> None:
@@ -208,9 +212,7 @@ async def test_no_call_of_a_batch_runs_before_every_decision_of_the_batch_is_in(
         return "seen"
 
     replies = {
-        "main": script(
-            calls(("look", {}), ("transfer", {"amount": 1}), ("transfer", {"amount": 2})), says("Done.")
-        )
+        "main": script(calls(("look", {}), ("transfer", {"amount": 1}), ("transfer", {"amount": 2})), says("Done."))
     }
     async with harness.worker(scripted_agent(ledger.transfer, look), scripts=replies):
         run = await harness.start(PROMPT)

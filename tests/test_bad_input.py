@@ -37,7 +37,11 @@ ANSWERED = {"role": "assistant", "tool_calls": [{"call_id": "a", "tool": "look",
         ({**PROMPT, "messages": [{"role": "user", "text": ""}]}, "InvalidInput", "messages[0] is empty"),
         ({**PROMPT, "context": {"metadata": {"apiKey": "x"}}}, "InvalidInput", "context.metadata.apiKey looks like a"),
         ({**PROMPT, "context": {"metadata": {"n": 1}}}, "InvalidInput", "context.metadata.n"),
-        ({**PROMPT, "options": {"max_rounds": 21}}, "InvalidInput", "options.max_rounds is 21, but the agent allows at"),
+        (
+            {**PROMPT, "options": {"max_rounds": 21}},
+            "InvalidInput",
+            "options.max_rounds is 21, but the agent allows at",
+        ),
         ({**PROMPT, "options": {"max_tool_calls": 51}}, "InvalidInput", "max_tool_calls is 51"),
         ({**PROMPT, "options": {"max_rounds": -1}}, "InvalidInput", "options.max_rounds"),
         ({**PROMPT, "options": {"approval_expires_seconds": 604801}}, "InvalidInput", "at most 604800"),
@@ -50,7 +54,7 @@ ANSWERED = {"role": "assistant", "tool_calls": [{"call_id": "a", "tool": "look",
     ],
 )
 async def test_input_that_cannot_work_fails_at_once_by_name(
-    harness: Harness, run_input: JsonValue, error_type: str, says_what: str
+    harness: Harness, run_input: object, error_type: str, says_what: str
 ) -> None:
     async with harness.worker(scripted_agent(look), scripts={"main": script(says("never"))}):
         error, partial = await failure_of(await harness.start(run_input))
@@ -75,7 +79,7 @@ async def test_input_that_cannot_work_fails_at_once_by_name(
 )
 async def test_a_payload_that_does_not_decode_fails_the_run_not_its_task(harness: Harness, payload: Payload) -> None:
     async with harness.worker(scripted_agent(look), scripts={"main": script(says("never"))}):
-        error, _ = await failure_of(await harness.start(RawValue(payload)))  # type: ignore[arg-type]  # any payload
+        error, _ = await failure_of(await harness.start(RawValue(payload)))
     assert error.type == "InvalidInput"
 
 

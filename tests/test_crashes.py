@@ -51,7 +51,12 @@ async def test_killed_while_waiting_and_again_right_after_the_effect_there_is_on
         assert await pending_approval(run) == request
         await run.signal(
             "resolve_approval",
-            {"approval_id": request.approval_id, "resolution": "approved", "by": "ann", "action_digest": request.action_digest},
+            {
+                "approval_id": request.approval_id,
+                "resolution": "approved",
+                "by": "ann",
+                "action_digest": request.action_digest,
+            },
         )
         assert await worker.gone() == -9
     assert bank.payments() == [1800]

@@ -36,7 +36,11 @@ REPLIES = {"main": script(calls(("transfer", {"amount": 50})), says("Done."))}
         ("resolve_approval", ["approved"], "approval_refused"),
         ("resolve_approval", [{"approve": "maybe"}], "approval_refused"),
         ("resolve_approval", [{"approval_id": ["x"], "resolution": True, "by": {}}], "approval_refused"),
-        ("resolve_approval", [{"approval_id": "x" * 1_000_000, "resolution": "approved", "by": "a"}], "approval_refused"),
+        (
+            "resolve_approval",
+            [{"approval_id": "x" * 1_000_000, "resolution": "approved", "by": "a"}],
+            "approval_refused",
+        ),
         ("open_sesame", [{"approval_id": "x"}], "signal_refused"),
         ("open_sesame", [BROKEN, FOREIGN], "signal_refused"),
         ("add_message", [{"id": "1", "text": "hurry"}], "signal_refused"),
@@ -73,9 +77,7 @@ async def test_an_update_that_does_not_decode_fails_for_its_sender_only(
             await run.execute_update("decide", args=arguments)
         with pytest.raises(WorkflowUpdateFailedError):
             await run.execute_update("decide_for_me", args=arguments)
-        await run.execute_update(
-            "decide", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"}
-        )
+        await run.execute_update("decide", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"})
         assert (await run.result()).text == "Done."
 
 

@@ -32,14 +32,17 @@ async def test_a_failure_is_told_to_the_model_and_the_run_goes_on(harness: Harne
         """Fetch a page."""
         raise ToolError("not_found", "HTTP 404", code="http_404")
 
-    async with harness.worker(scripted_agent(fetch), scripts={"main": script(calls(("fetch", {})), says("Not there."))}):
+    async with harness.worker(
+        scripted_agent(fetch), scripts={"main": script(calls(("fetch", {})), says("Not there."))}
+    ):
         run = await harness.start(PROMPT)
         result = await run.result()
     assert result.text == "Not there."
     (answered,) = result.tool_results
     assert not answered.ok
     assert answered.text == (
-        '{"ok": false, "error": {"category": "not_found", "code": "http_404", "message": "HTTP 404", "retryable": false}}'
+        '{"ok": false, "error": {"category": "not_found", "code": "http_404", '
+        '"message": "HTTP 404", "retryable": false}}'
     )
     assert attempts((await histories(harness.client, run.id))[0], "fetch") == [1]
 
@@ -68,7 +71,9 @@ async def test_a_broken_tool_is_told_to_the_model_once_its_attempts_are_spent(ha
         """Never work."""
         raise ValueError("no such column")
 
-    async with harness.worker(scripted_agent(broken), scripts={"main": script(calls(("broken", {})), says("It is broken."))}):
+    async with harness.worker(
+        scripted_agent(broken), scripts={"main": script(calls(("broken", {})), says("It is broken."))}
+    ):
         run = await harness.start(PROMPT)
         result = await run.result()
     assert attempts((await histories(harness.client, run.id))[0], "broken") == [3]
@@ -191,7 +196,11 @@ async def test_on_tool_error_fail_run_ends_the_run_and_starts_no_later_call(harn
         error, partial = await failure_of(run)
     assert (error.type, error.message) == ("ToolFailed", "step: conflict: b is taken")
     assert ran == ["a", "b"]
-    assert [(answered.ok, answered.attempts) for answered in partial.tool_results] == [(True, 1), (False, 1), (False, 0)]
+    assert [(answered.ok, answered.attempts) for answered in partial.tool_results] == [
+        (True, 1),
+        (False, 1),
+        (False, 0),
+    ]
     assert [effect.state for effect in partial.effects] == ["done", "failed"]
 
 

@@ -115,7 +115,7 @@ async def _start_server(stack: AsyncExitStack) -> DevServer:
         try:
             return await stack.enter_async_context(dev_server(database, ports))
         except StartupError as error:
-            print(f"({error})")
+            print(f"({str(error).partition(': ')[0]}; starting elsewhere)")
     return await stack.enter_async_context(dev_server(None, free_ports()))
 
 

@@ -59,11 +59,12 @@ async def pending_approvals(run: Run) -> tuple[ApprovalRequest, ...]:
 async def retries(run: Run) -> list[str]:
     """A line for each activity whose last attempt failed and that Temporal tries again: not an event, the run waits."""
     description = await run.describe()
-    return [
-        f"       {visible(pending.activity_type.name)}: {visible(pending.last_failure.message)}; attempt {pending.attempt} follows"
-        for pending in description.raw_description.pending_activities
-        if pending.attempt > 1
-    ]
+    lines = []
+    for pending in description.raw_description.pending_activities:
+        if pending.attempt > 1:
+            what = f"{pending.activity_type.name}: {pending.last_failure.message}"
+            lines.append(f"       {visible(what)}; attempt {pending.attempt} follows")
+    return lines
 
 
 async def ask_terminal(run: Run, request: ApprovalRequest) -> Resolution | None:

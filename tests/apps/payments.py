@@ -57,7 +57,5 @@ def wire(amount: int, invocation: ToolInvocation) -> str:
 
 HERE = Path(__file__).parent.relative_to(Path(__file__).parents[2])
 
-refunder = AgentSpec(
-    name="refunder", instructions="Refund.", model=f"scripted:{HERE}/refunder.json", tools=(refund,)
-)
+refunder = AgentSpec(name="refunder", instructions="Refund.", model=f"scripted:{HERE}/refunder.json", tools=(refund,))
 wirer = AgentSpec(name="wirer", instructions="Wire.", model=f"scripted:{HERE}/wirer.json", tools=(wire,))

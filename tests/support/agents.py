@@ -4,7 +4,9 @@ from contracts.agents import AgentSpec
 from contracts.tools import ToolContract
 
 
-def scripted_agent(*tools: ToolContract, max_rounds: int = 20, max_tool_calls: int = 50, **settings: str | int) -> AgentSpec:
+def scripted_agent(
+    *tools: ToolContract, max_rounds: int = 20, max_tool_calls: int = 50, **settings: str | int
+) -> AgentSpec:
     """An agent named `tester` that plays the script `main`."""
     return AgentSpec.model_validate(
         {

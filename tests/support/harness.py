@@ -59,7 +59,7 @@ class Harness:
         ) as worker:
             yield worker
 
-    async def start(self, run_input: JsonValue | Record, *, id: str | None = None) -> Handle:
+    async def start(self, run_input: object, *, id: str | None = None) -> Handle:
         """Start a run as any client would: by name, with JSON."""
         handle = await self.client.start_workflow(
             "AgentRun",
@@ -87,7 +87,9 @@ class Harness:
         )
         for run in self._runs:
             for history in await histories(self.client, run.id):
-                failed = [each for each in history.events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+                failed = [
+                    each for each in history.events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+                ]
                 assert not failed, f"a workflow task of {run.id} failed: {failed[0]}"
                 await replayer.replay_workflow(history)
 
@@ -106,12 +108,13 @@ async def histories(client: Client, workflow_id: str) -> list[WorkflowHistory]:
 
 async def state_of(handle: Handle) -> AgentRunState:
     """The query `state`."""
-    return await handle.query("state", result_type=AgentRunState)
+    state: AgentRunState = await handle.query("state", result_type=AgentRunState)
+    return state
 
 
 async def events_of(handle: Handle) -> tuple[Event, ...]:
     """The query `events`, from the first one held."""
-    page = await handle.query("events", EventsQuery(limit=1_000), result_type=EventsPage)
+    page: EventsPage = await handle.query("events", EventsQuery(limit=1_000), result_type=EventsPage)
     return page.events
 
 
@@ -122,7 +125,8 @@ async def event_types(handle: Handle) -> list[str]:
 
 async def transcript_of(handle: Handle) -> TranscriptPage:
     """The query `transcript`, its first page."""
-    return await handle.query("transcript", TranscriptQuery(), result_type=TranscriptPage)
+    page: TranscriptPage = await handle.query("transcript", TranscriptQuery(), result_type=TranscriptPage)
+    return page
 
 
 async def pending_approval(handle: Handle) -> ApprovalRequest:
@@ -155,7 +159,7 @@ async def failure_of(handle: Handle) -> tuple[ApplicationError, AgentRunResult]:
     raise AssertionError(f"the run did not fail: {result}")
 
 
-def script(*replies: Mapping[str, JsonValue]) -> Script:
+def script(*replies: Mapping[str, object]) -> Script:
     """A script from plain replies."""
     return Script.model_validate_json(json.dumps({"replies": list(replies)}), strict=True)
 
