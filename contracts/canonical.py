@@ -9,9 +9,10 @@ from pydantic import JsonValue
 
 
 def canonical_json(value: JsonValue) -> str:
-    """The one text of a JSON value, as in RFC 8785 except that integers stay exact whatever their size.
+    """The one text of a JSON value, as in RFC 8785 but for two things: integers stay exact whatever their size, and
+    keys are sorted by code point.
 
-    Keys sorted by code point, no white space, 1.0 written as 1, other numbers in ECMAScript's shortest form.
+    No white space, 1.0 written as 1, other numbers in ECMAScript's shortest form.
     Raises ValueError for NaN and infinities, which JSON does not have.
     """
     match value:

@@ -1,0 +1,95 @@
+"""Names that are in histories and in other people's code. A change here breaks somebody: it needs a version, a replay
+fixture and a line in docs/protocol.md."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from temporalio import activity, workflow
+
+from contracts import activities, agents, approvals, context, events, messages, outcomes, runs, tools, transcripts
+from contracts.records import Record
+from workflows.agent_run import AgentRun
+
+DOCUMENT = (Path(__file__).resolve().parents[1] / "docs" / "protocol.md").read_text()
+
+FIELDS: dict[type[Record], str] = {
+    runs.AgentRunInput: "agent prompt messages context options carried",
+    runs.RunOptions: "max_rounds max_tool_calls approval_expires_seconds approve on_tool_error tool_concurrency",
+    runs.AgentRunResult: "workflow_id run_id status text finish_reason rounds tool_results tool_results_omitted usage "
+    "effects last_sequence error",
+    runs.AgentRunState: "status revision round agent pending_approvals usage limits effects last_sequence error "
+    "previous_run_id",
+    runs.ToolResultRecord: "call_id tool ok text error duration_ms attempts idempotency_key truncated",
+    runs.EffectRecord: "call_id tool state",
+    runs.LimitUse: "used max",
+    runs.RunError: "type message",
+    messages.Message: "role text tool_calls call_id ok opaque",
+    messages.ToolCall: "call_id tool arguments provider_call_id",
+    messages.InvalidToolCall: "call_id tool issues reason raw arguments provider_call_id",
+    messages.Usage: "input_tokens output_tokens cached_input_tokens cache_write_tokens reasoning_tokens",
+    context.ExecutionContext: "run_id trace_id request_id tenant_id user_id application_id workspace_id "
+    "conversation_id agent_id locale deadline metadata",
+    approvals.ApprovalRequest: "approval_id call_id tool tool_version arguments action_digest side_effect reason "
+    "requested_at expires_at approvals_required approvals groups",
+    approvals.ApprovalDecision: "approval_id resolution by reason action_digest arguments scope signature",
+    approvals.RecordedDecision: "approval_id call_id tool action_digest resolution by reason at",
+    outcomes.ToolOutcome: "ok text data error metadata",
+    outcomes.ToolErrorInfo: "category code message retryable",
+    tools.ToolInvocation: "call_id tool version arguments idempotency_key action_digest attempt deadline context",
+    tools.ToolContract: "name version description input_schema side_effect idempotency approval timeout "
+    "heartbeat_timeout retry",
+    tools.RetryRule: "max_attempts initial_interval max_interval multiplier",
+    agents.AgentSpec: "name instructions model tools max_rounds max_tool_calls approval_expires_seconds "
+    "on_approval_denied on_approval_expired",
+    events.Event: "sequence type at data",
+    events.EventsQuery: "after_sequence limit",
+    events.EventsPage: "events first_available",
+    transcripts.TranscriptQuery: "start max_bytes",
+    transcripts.TranscriptPage: "messages next total first_available",
+    transcripts.TranscriptRef: "count digest tail",
+    activities.ModelRequest: "agent_digest transcript next_call",
+    activities.ModelReply: "text calls finish_reason truncated usage",
+    activities.LoadAgentRequest: "agent",
+}
+
+
+@pytest.mark.parametrize("record", FIELDS, ids=lambda record: record.__name__)
+def test_the_fields_of_a_payload(record: type[Record]) -> None:
+    assert list(record.model_fields) == FIELDS[record].split()
+
+
+def test_the_names_of_workflow_queries_and_updates() -> None:
+    definition = workflow._Definition.must_from_class(AgentRun)
+    assert definition.name == "AgentRun"
+    assert set(definition.queries) == {"state", "agent", "events", "transcript"}
+    assert set(definition.updates) == {"decide"}
+    assert set(definition.signals) == {None}
+
+
+def test_the_names_of_activities() -> None:
+    for method, name in (
+        (activities.AgentActivities.load_agent, "load_agent"),
+        (activities.ModelActivities.call_model, "call_model"),
+    ):
+        definition = activity._Definition.from_callable(method)
+        assert definition is not None
+        assert definition.name == name
+
+
+@pytest.mark.parametrize("name", [*get_args(runs.ErrorType), *get_args(events.EventType), *get_args(runs.RunStatus)])
+def test_every_error_event_and_status_is_documented(name: str) -> None:
+    assert f"`{name}`" in DOCUMENT
+
+
+def test_the_errors_events_and_statuses() -> None:
+    assert " ".join(get_args(runs.RunStatus)) == "created running waiting_for_approval completed failed cancelled"
+    assert " ".join(get_args(runs.ErrorType)) == (
+        "InvalidInput UnknownAgent MaxRoundsExceeded MaxToolCallsExceeded ContextWindowExceeded ModelRefused "
+        "ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour ToolFailed ApprovalDenied ApprovalExpired "
+        "PayloadTooLarge InternalError"
+    )
+    assert " ".join(get_args(outcomes.ErrorCategory)) == (
+        "invalid_input not_found permission_denied conflict rate_limited timeout cancelled unavailable internal "
+        "unknown_outcome"
+    )

@@ -1,0 +1,46 @@
+"""The README's agent is a whole one: it is served as it stands there, and runs."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from activities.catalog import Catalog
+from tests.support.harness import Harness, calls, pending_approval, says, script
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+
+
+def readme_agent() -> ModuleType:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(code.strip().splitlines()) < 30
+    module = ModuleType("readme_agent")
+    sys.modules["readme_agent"] = module
+    exec(compile(code, "README.md", "exec"), module.__dict__)
+    return module
+
+
+async def test_the_agent_of_the_readme_runs(harness: Harness) -> None:
+    module = readme_agent()
+    catalog = Catalog.from_modules([module], model="scripted:main")
+    replies = script(
+        calls(("in_stock", {"item": "sofa"})),
+        calls(("in_stock", {"item": "lamp"})),
+        calls(("order_item", {"item": "lamp"})),
+        says("One lamp is ordered."),
+    )
+    async with harness.worker(*catalog.agents.values(), scripts={"main": replies}):
+        run = await harness.start({"agent": "buyer", "prompt": "Buy a sofa, or else a lamp."})
+        request = await pending_approval(run)
+        await run.signal(
+            "resolve_approval", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"}
+        )
+        result = await run.result()
+    assert result.text == "One lamp is ordered."
+    assert "there is no sofa; there are: lamp, chair" in result.tool_results[0].text
+    assert list(module.ORDERS.values()) == ["ordered one lamp"]
+
+
+def test_every_name_the_readme_gives_exists() -> None:
+    for path in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (Path(__file__).resolve().parents[1] / path).exists(), path
