@@ -11,7 +11,7 @@ worker: .venv/embedded.done
 	$(RUN) worker.py --app examples.refund_desk --dev-server
 
 test: .venv/dev.done
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 3 --dist worksteal
 
 check: .venv/dev.done
 	$(RUN) -m ruff check .

@@ -81,5 +81,10 @@ def _by_name(kind: str, items: Iterable[N]) -> dict[str, N]:
     named: dict[str, N] = {}
     for item in items:
         if named.setdefault(item.name, item) is not item:
-            raise CatalogError(f"two {kind}s are named {item.name!r}: rename one of them")
+            sources = f"{_source(named[item.name])} and {_source(item)}"
+            raise CatalogError(f"two {kind}s are named {item.name!r}: {sources}; rename one of them")
     return named
+
+
+def _source(item: AgentSpec | Tool) -> str:
+    return item.source if isinstance(item, Tool) else f"one with model {item.model}"

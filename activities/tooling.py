@@ -42,6 +42,10 @@ class ToolError(Exception):
         self.retryable = retryable
 
 
+class ToolRefused(ValueError):
+    """What a function or its contract declares cannot be a tool. The message names the function and the mistake."""
+
+
 class Tool(ToolContract):
     """A tool contract with the function behind it. Made by `@tool`."""
 
@@ -52,6 +56,11 @@ class Tool(ToolContract):
     def is_async(self) -> bool:
         """Whether the function is a coroutine function: what a bound call returns is then to be awaited."""
         return inspect.iscoroutinefunction(self._function)
+
+    @property
+    def source(self) -> str:
+        """The function behind the tool, as module and qualified name."""
+        return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def bind(self, arguments: dict[str, JsonValue], invocation: ToolInvocation) -> Callable[[], object]:
         """The call, ready to be made: arguments as Python types, defaults filled in, the invocation where asked for.
@@ -109,8 +118,8 @@ def tool(
     function's in lower case, the description to the first paragraph of its docstring, `retry` to five attempts where
     the contract allows repeating and to one where it does not. `timeout` and `heartbeat_timeout` are in seconds.
 
-    Raises TypeError for a signature that cannot be a tool's and ValueError for a contract or schema that is refused,
-    both naming the function.
+    Raises `ToolRefused` for a signature that cannot be a tool's, and for a contract or schema that promises what cannot
+    be kept.
     """
 
     def make(function: Callable[P, R]) -> TypedTool[P, R]:
@@ -118,7 +127,7 @@ def tool(
             own_name = _own_name(function)
             parameters = parameters_of(function)
             contract = ToolContract(
-                name=name or own_name.lower(),
+                name=(name or own_name).lower(),
                 version=version,
                 description=description or _first_paragraph(function),
                 input_schema=derive_schema(parameters.model),
@@ -191,11 +200,9 @@ def _mistakes_named(function: Callable[..., object]) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise ValueError(f"tool {label}: {describe(error)}") from None
-    except ValueError as error:
-        raise ValueError(f"tool {label}: {error}") from None
-    except TypeError as error:
-        raise TypeError(f"tool {label}: {error}") from None
+        raise ToolRefused(f"tool {label}: {describe(error)}") from None
+    except (TypeError, ValueError) as error:
+        raise ToolRefused(f"tool {label}: {error}") from None
 
 
 def _own_name(function: Callable[..., object]) -> str:

@@ -4,12 +4,14 @@ import asyncio
 import importlib
 import os
 import signal
+import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
 import httpx
+from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -19,6 +21,8 @@ from activities.providers.chat_completions import ChatCompletions
 from activities.providers.interface import ModelProvider
 from activities.providers.scripted import Scripted
 from activities.registry import activities_for
+from activities.tooling import ToolRefused
+from contracts.records import describe
 from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 
@@ -36,7 +40,8 @@ _HEARTBEAT_INTERVAL = timedelta(seconds=1)
 def import_apps(names: Sequence[str]) -> list[ModuleType]:
     """The modules of these dotted names.
 
-    Raises `StartupError` for those that do not exist; what a module raises while it is imported comes through.
+    Raises `StartupError` for those that do not exist and for agents and tools in them that are refused; what else a
+    module raises while it is imported comes through.
     """
     modules = []
     problems = []
@@ -48,6 +53,10 @@ def import_apps(names: Sequence[str]) -> list[ModuleType]:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             problems.append(f"--app {name}: there is no such module; write it with dots, as in examples.refund_desk")
+        except ToolRefused as error:
+            problems.append(f"{_line_of(error)}: {error}")
+        except ValidationError as error:
+            problems.append(f"{_line_of(error)}: {error.title}: {describe(error)}")
         except (TypeError, ValueError):
             if all(part.isidentifier() for part in name.split(".")):
                 raise
@@ -55,6 +64,12 @@ def import_apps(names: Sequence[str]) -> list[ModuleType]:
     if problems:
         raise StartupError(*problems)
     return modules
+
+
+def _line_of(error: Exception) -> str:
+    """Where a module, at its top level, made what was refused."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "app"
 
 
 def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClient) -> Mapping[str, ModelProvider]:

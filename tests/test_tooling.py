@@ -11,7 +11,7 @@ from typing import Annotated, Literal, assert_type
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from activities.tooling import Tool, ToolError, tool
+from activities.tooling import Tool, ToolError, ToolRefused, tool
 from contracts.agents import AgentSpec
 from contracts.tools import RetryRule, ToolContract, ToolInvocation
 
@@ -229,18 +229,18 @@ def generator(a: int) -> Iterator[int]:
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_refused_by_name(function: Callable[..., object], mistake: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=mistake) as refused:
+    with pytest.raises(ToolRefused, match=mistake) as refused:
         tool(side_effect="read")(function)
     assert getattr(function, "__qualname__", "partial") in str(refused.value)
 
 
 def test_a_contract_that_is_refused_names_the_function() -> None:
-    with pytest.raises(ValueError, match=r"tool .*odd: .*must not be repeated"):
+    with pytest.raises(ToolRefused, match=r"tool .*odd: .*must not be repeated"):
 
         @tool(side_effect="write", description="d", retry=RetryRule(max_attempts=3), name="x")
         def odd(a: int) -> None: ...
 
-    with pytest.raises(ValueError, match=r"tool .*call_model: name: .*reserved"):
+    with pytest.raises(ToolRefused, match=r"tool .*call_model: name: .*reserved"):
 
         @tool(side_effect="read", description="d")
         def call_model(a: int) -> None: ...

@@ -90,11 +90,13 @@ async def _demo(decision: Resolution | None) -> int:
         print(f"Temporal server at {server.address}, UI at {server.ui_url}")
         await _end_earlier_runs(server.client)
         shop.reset()
+        workflow_id = f"{WORKFLOW_ID_PREFIX}{time.time_ns() // 1_000_000:x}"
+        # A task queue of its own: another worker that comes to this server must not take the demo's run.
         worker = agent_worker(
-            server.client, settings.task_queue, catalog, providers, graceful_shutdown_timeout=timedelta(seconds=2)
+            server.client, workflow_id, catalog, providers, graceful_shutdown_timeout=timedelta(seconds=2)
         )
         await stack.enter_async_context(worker)
-        run = await _start_run(server.client, settings.task_queue)
+        run = await _start_run(server.client, workflow_id)
         decided = await _follow(run, server.address, decision)
         ending = await ending_of(run)
         refunds = _report(ending)
@@ -120,19 +122,18 @@ async def _start_server(stack: AsyncExitStack) -> DevServer:
 
 
 async def _end_earlier_runs(client: Client) -> None:
-    """A demo that was interrupted left its run open; going on with it now would spoil the fresh shop."""
+    """A demo that was interrupted left its run open, and nobody will serve it again."""
     async for run in client.list_workflows("WorkflowType = 'AgentRun' AND ExecutionStatus = 'Running'"):
         if run.id.startswith(WORKFLOW_ID_PREFIX):
             await client.get_workflow_handle(run.id).terminate("a new demo began")
 
 
-async def _start_run(client: Client, task_queue: str) -> Run:
-    workflow_id = f"{WORKFLOW_ID_PREFIX}{time.time_ns() // 1_000_000:x}"
+async def _start_run(client: Client, workflow_id: str) -> Run:
     run: Run = await client.start_workflow(
         "AgentRun",
         {"agent": "refund_desk", "prompt": PROMPT},
         id=workflow_id,
-        task_queue=task_queue,
+        task_queue=workflow_id,
         id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
         result_type=AgentRunResult,
     )

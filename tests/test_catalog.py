@@ -1,0 +1,115 @@
+"""What a worker refuses to start with, in one line that names the mistake."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from activities.catalog import Catalog, CatalogError
+from activities.tooling import Tool, tool
+from contracts.agents import AgentSpec
+from contracts.tools import ToolContract
+from tests.support.agents import scripted_agent
+from tests.support.harness import CHECKOUT
+
+
+@tool(side_effect="read")
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(side_effect="read", name="Look")
+def look_again() -> str:
+    """Look again."""
+    return "seen again"
+
+
+def test_two_tools_of_one_name_are_refused_with_both_sources() -> None:
+    other = scripted_agent(look_again).model_copy(update={"name": "other"})
+    with pytest.raises(CatalogError, match=r"two tools are named 'look': .*look and .*look_again"):
+        Catalog([scripted_agent(look), other])
+
+
+def test_one_tool_may_serve_two_agents() -> None:
+    other = scripted_agent(look).model_copy(update={"name": "other"})
+    assert list(Catalog([scripted_agent(look), other]).tools) == ["look"]
+
+
+def test_two_agents_of_one_name_are_refused() -> None:
+    with pytest.raises(CatalogError, match="two agents are named 'tester'"):
+        Catalog([scripted_agent(look), scripted_agent()])
+
+
+def test_a_contract_that_nothing_fulfils_is_refused() -> None:
+    contract = ToolContract.model_validate(look.model_dump())
+    with pytest.raises(CatalogError, match="nothing fulfils the contract of tool 'look'"):
+        Catalog([scripted_agent(contract)])
+
+
+def test_an_agent_too_large_for_history_is_refused() -> None:
+    def wordy(number: int) -> Tool:
+        @tool(side_effect="read", name=f"t{number}", description="d" * 4_000)
+        def say() -> str:
+            return ""
+
+        return say
+
+    with pytest.raises(CatalogError, match="at most 1048576 fit"):
+        Catalog([AgentSpec(name="large", instructions="x", model="scripted:main", tools=tuple(map(wordy, range(300))))])
+
+
+def test_modules_are_read_once_even_if_they_import_from_each_other() -> None:
+    first, second = ModuleType("first"), ModuleType("second")
+    first.__dict__.update(look=look, agent=scripted_agent(look))
+    second.__dict__.update(look=look, agent=first.__dict__["agent"])
+    catalog = Catalog.from_modules([first, second], model="scripted:other")
+    assert catalog.agents["tester"].model == "scripted:other"
+    with pytest.raises(CatalogError, match="no AgentSpec in empty"):
+        Catalog.from_modules([ModuleType("empty")])
+
+
+TOOL = """from activities.tooling import tool
+from contracts.agents import AgentSpec
+@tool({})
+def f() -> str:
+    '''F.'''
+    return ""
+"""
+AGENT = "AgentSpec(name='x', instructions='', model='m')"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "mistake"),
+    [
+        (TOOL.format("side_effect='read', name='call_model'"), 3, "tool f: name: .*'call_model' is reserved"),
+        (TOOL.format("side_effect='read', name='web_search'"), 3, "reserved"),
+        (TOOL.format("side_effect='read', name='a b'"), 3, "tool f: name: String should match"),
+        (TOOL.format("side_effect='maybe'"), 3, "tool f: side_effect: Input should be"),
+        (TOOL.format("side_effect='read', timeout=0"), 3, "tool f: timeout: Input should be greater than 0"),
+        (
+            TOOL.format("side_effect='read'") + "AgentSpec(name='x', instructions='', model='m')",
+            7,
+            "AgentSpec: .*model",
+        ),
+    ],
+)
+def test_the_worker_names_file_line_and_mistake_in_one_line(
+    tmp_path: Path, source: str, line: int, mistake: str
+) -> None:
+    (tmp_path / "wrong_app.py").write_text(source)
+    finished = subprocess.run(
+        [sys.executable, "worker.py", "--app", "wrong_app"],
+        cwd=CHECKOUT,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 2
+    (complaint,) = finished.stderr.splitlines()
+    assert complaint.startswith(f"worker: {tmp_path / 'wrong_app.py'}:{line}: ")
+    assert re.search(mistake, complaint)
