@@ -4,6 +4,7 @@ import logging
 
 import httpx
 import pytest
+from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
 from activities.tooling import tool
@@ -34,7 +35,11 @@ async def leaks(harness: Harness, workflow_id: str) -> list[str]:
 
 async def test_a_provider_that_echoes_the_key_in_a_reply(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    call = {"id": f"call_{KEY}", "type": "function", "function": {"name": "look", "arguments": f'{{"x": "{KEY}"}}'}}
+    call: JsonValue = {
+        "id": f"call_{KEY}",
+        "type": "function",
+        "function": {"name": "look", "arguments": f'{{"x": "{KEY}"}}'},
+    }
     replies = [
         chat_reply({"role": "assistant", "content": f"your key is {KEY}", "tool_calls": [call]}, "tool_calls"),
         chat_reply({"role": "assistant", "content": f"Bearer {KEY}"}),
