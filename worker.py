@@ -15,7 +15,7 @@ from activities.catalog import Catalog, CatalogError
 from runtime.connection import connect
 from runtime.dev_server import dev_server
 from runtime.serving import agent_worker, import_apps, model_providers, serve_until_stopped
-from runtime.settings import Settings, StartupError
+from runtime.settings import Settings, StartupError, tool_settings
 
 
 def main() -> int:
@@ -41,8 +41,9 @@ def main() -> int:
 async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None:
     async with httpx.AsyncClient() as http:
         providers = model_providers(settings, catalog, http)
+        secrets = tool_settings(catalog.settings)
         async with _temporal(own_server) as (client, address):
-            worker = agent_worker(client, settings.task_queue, catalog, providers)
+            worker = agent_worker(client, settings.task_queue, catalog, providers, tool_settings=secrets)
             agents = ", ".join(sorted(catalog.agents))
             print(f"worker: serving {agents} on task queue {settings.task_queue} at {address}", flush=True)
             await serve_until_stopped(worker)

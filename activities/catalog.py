@@ -8,6 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.schemas import SchemaRefused, check_schema
+from activities.tool_provider import ToolProvider
 from activities.tooling import Tool
 from contracts.activities import AgentActivities, LoadAgentRequest
 from contracts.agents import AgentSpec
@@ -23,17 +24,26 @@ class CatalogError(ValueError):
 
 
 class Catalog:
-    """Agents by name, and the tools that fulfil their contracts, by name."""
+    """Agents by name, the tools that fulfil their contracts by name, and the providers that those tools come from."""
 
-    def __init__(self, agents: Iterable[AgentSpec], tools: Iterable[Tool] = ()) -> None:
-        """Raises `CatalogError` on a name that is taken, a contract nobody fulfils, or a schema that is refused."""
+    def __init__(
+        self, agents: Iterable[AgentSpec], tools: Iterable[Tool] = (), providers: Iterable[ToolProvider] = ()
+    ) -> None:
+        """Raises `CatalogError` on a name that is taken, a contract that nobody fulfils or that its tool cannot keep,
+        or a schema that is refused."""
         self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
-        self.tools: Mapping[str, Tool] = _by_name("tool", [*tools, *_tools_of(self.agents.values())])
+        self.providers = tuple(dict.fromkeys(providers))
+        provided = [tool for provider in self.providers for tool in provider.tools()]
+        self.tools: Mapping[str, Tool] = _by_name("tool", [*tools, *provided, *_tools_of(self.agents.values())])
         for tool in self.tools.values():
-            try:
-                check_schema(tool.input_schema)
-            except SchemaRefused as refusal:
-                raise CatalogError(f"tool {tool.name!r}: {refusal}") from None
+            if promise := tool.broken_promise():
+                raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
+        for contract in (contract for agent in self.agents.values() for contract in agent.tools):
+            for schema in filter(None, (contract.input_schema, contract.output_schema)):
+                try:
+                    check_schema(schema)
+                except SchemaRefused as refusal:
+                    raise CatalogError(f"tool {contract.name!r}: {refusal}") from None
         for agent in self.agents.values():
             size = len(agent.model_dump_json().encode())
             if size > AGENT_MAX_BYTES:
@@ -48,7 +58,16 @@ class Catalog:
             raise CatalogError(f"no AgentSpec in {', '.join(module.__name__ for module in modules)}")
         if model is not None:
             agents = [agent.model_copy(update={"model": model}) for agent in _by_name("agent", agents).values()]
-        return cls(agents, [value for value in values if isinstance(value, Tool)])
+        return cls(
+            agents,
+            [value for value in values if isinstance(value, Tool)],
+            [value for value in values if isinstance(value, ToolProvider)],
+        )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings that the tools name, each with the tool that names it."""
+        return {name: tool.name for tool in self.tools.values() for name in tool.settings}
 
 
 class AgentCatalog(AgentActivities):
@@ -71,9 +90,13 @@ class AgentCatalog(AgentActivities):
 def _tools_of(agents: Iterable[AgentSpec]) -> Iterable[Tool]:
     for agent in agents:
         for contract in agent.tools:
-            if not isinstance(contract, Tool):
-                raise CatalogError(f"agent {agent.name!r}: nothing fulfils the contract of tool {contract.name!r}")
-            yield contract
+            if isinstance(contract, Tool):
+                yield contract
+            elif contract.task_queue is None:
+                raise CatalogError(
+                    f"agent {agent.name!r}: nothing fulfils the contract of tool {contract.name!r}; for one in another "
+                    "process name its task_queue"
+                )
 
 
 def _by_name(kind: str, items: Iterable[N]) -> dict[str, N]:

@@ -1,7 +1,7 @@
 """Beats for an activity while its work lives, so that a dead worker and a cancellation are noticed in seconds."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from temporalio import activity
@@ -13,20 +13,24 @@ MAX_INTERVAL_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def beating() -> AsyncIterator[None]:
-    """Heartbeat in the background until the block ends; the beat cannot outlive the work."""
+async def beating(details: Callable[[], Sequence[object]] = tuple, minimum_interval: float = 0) -> AsyncIterator[None]:
+    """Heartbeat in the background until the block ends; the beat cannot outlive the work.
+
+    `details` is asked for what each beat carries. `minimum_interval` is in seconds.
+    """
     timeout = activity.info().heartbeat_timeout
     if timeout is None:
         yield
         return
-    beat = asyncio.create_task(_beat(min(MAX_INTERVAL_SECONDS, timeout.total_seconds() / BEATS_PER_TIMEOUT)))
+    interval = max(minimum_interval, min(MAX_INTERVAL_SECONDS, timeout.total_seconds() / BEATS_PER_TIMEOUT))
+    beat = asyncio.create_task(_beat(interval, details))
     try:
         yield
     finally:
         beat.cancel()
 
 
-async def _beat(interval: float) -> None:
+async def _beat(interval: float, details: Callable[[], Sequence[object]]) -> None:
     while True:
-        activity.heartbeat()
+        activity.heartbeat(*details())
         await asyncio.sleep(interval)

@@ -1,18 +1,65 @@
-"""All activities of one worker, ready to be registered."""
+"""All activities of one worker, and the life of what they share."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
 
 from activities.catalog import AgentCatalog, Catalog
+from activities.foreign_tools import ForeignTools
+from activities.in_flight import InFlight
+from activities.loop_watch import watched_loop
 from activities.model import ModelCalls
 from activities.providers.interface import ModelProvider
 from activities.runs import HeldRuns
 from activities.tool_calls import ToolCalls
+from activities.tool_effects import ToolEffects
 
 
-def activities_for(catalog: Catalog, providers: Mapping[str, ModelProvider]) -> Sequence[Callable[..., object]]:
-    """The runtime's own activities and one for each tool of the catalog."""
-    return [
-        AgentCatalog(catalog).load_agent,
-        ModelCalls(providers, HeldRuns()).call_model,
-        *ToolCalls(catalog.tools.values()).activities(),
-    ]
+class Activities:
+    """The runtime's own activities and those of the catalog's tools, as an async context manager: tool providers are
+    started in order on entering and closed in reverse on leaving.
+
+    `settings` holds the values that tool contracts name.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        providers: Mapping[str, ModelProvider],
+        settings: Mapping[str, str],
+        in_flight: InFlight | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._providers = providers
+        self._settings = settings
+        self._in_flight = in_flight or InFlight()
+        self._life = AsyncExitStack()
+
+    def all(self) -> Sequence[Callable[..., object]]:
+        """What a worker registers."""
+        runs, tools = HeldRuns(), self._catalog.tools.values()
+        return [
+            AgentCatalog(self._catalog).load_agent,
+            ModelCalls(self._providers, runs).call_model,
+            ForeignTools(runs).settle_outcome,
+            *ToolCalls(tools, self._settings, self._in_flight).activities(),
+            *ToolEffects(tools, self._settings, self._in_flight).activities(),
+        ]
+
+    async def __aenter__(self) -> Self:
+        self._life.callback(self._in_flight.close)
+        self._life.enter_context(watched_loop())
+        try:
+            for provider in self._catalog.providers:
+                await provider.start()
+                self._life.push_async_callback(provider.close)
+        except BaseException:
+            await self._life.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._life.aclose()

@@ -1,34 +1,42 @@
 """Each tool as an activity of its own name: guard, invoke, settle the outcome."""
 
 import asyncio
-import contextvars
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.attempt import Attempt
 from activities.heartbeats import beating
+from activities.in_flight import Body, CapacityExhausted, InFlight, Raised
+from activities.returned import outcome_of
 from activities.schemas import compile_schema
-from activities.tooling import Tool, ToolError, outcome_of
+from activities.settling import settle
+from activities.tooling import Later, Tool, ToolError
+from activities.unexpected import reference, unexpected
 from contracts.approvals import action_digest
-from contracts.outcomes import ToolOutcome, failure
+from contracts.outcomes import MAY_HAVE_HAPPENED, ToolOutcome, failure, says_not_done
 from contracts.tools import ToolInvocation
+
+log = logging.getLogger("steadyhand.tools")
+
+# Marks the last heartbeat of an attempt that did nothing.
+HARMLESS = "nothing happened"
 
 ToolActivity = Callable[[ToolInvocation], Awaitable[ToolOutcome]]
 
-# Threads for tools that are plain functions.
-TOOL_THREADS = 32
-
 
 class ToolCalls:
-    """Runs the tools of one worker."""
+    """Runs the tools of one worker. `settings` holds the values that their contracts name."""
 
-    def __init__(self, tools: Iterable[Tool], threads: int = TOOL_THREADS) -> None:
+    def __init__(self, tools: Iterable[Tool], settings: Mapping[str, str], in_flight: InFlight) -> None:
         self._tools = tuple(tools)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tool")
+        self._settings = settings
+        self._in_flight = in_flight
 
     def activities(self) -> list[ToolActivity]:
         """One activity a tool, named after it."""
@@ -37,49 +45,144 @@ class ToolCalls:
     def _activity(self, tool: Tool) -> ToolActivity:
         @activity.defn(name=tool.name)
         async def call_tool(invocation: ToolInvocation) -> ToolOutcome:
-            _refuse_other_version(tool, invocation)
-            attempt = activity.info().attempt
-            outcome = _guard(tool, invocation)
-            if outcome is None:
-                deadline = datetime.now(UTC) + timedelta(seconds=tool.timeout)
-                received = invocation.model_copy(update={"attempt": attempt, "deadline": deadline})
-                async with beating():
-                    outcome = await self._invoke(tool, received)
+            info = activity.info()
+            after_unknown = invocation.after_unknown or (info.attempt > 1 and not _harmless_so_far())
+            _refuse_other_version(tool, invocation, after_unknown)
+            # Retries are Temporal's, or the run's own where an undo comes between them: then each starts from one.
+            attempt = invocation.attempt + info.attempt - 1
+            invocation = invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
+            outcome = _guard(tool, invocation) or await self._invoke(tool, invocation)
+            secrets = {name: self._settings[name] for name in tool.settings}
+            outcome = settle(tool, invocation, outcome, prepare=tool.prepare, secrets=secrets)
+            if after_unknown and tool.has_effect and says_not_done(outcome):
+                outcome = _not_certain(outcome)
             outcome = outcome.model_copy(update={"metadata": {**outcome.metadata, "tool_attempt": attempt}})
-            if outcome.error is not None and outcome.error.retryable:
-                # Raised, so that Temporal repeats it as the contract allows; the last one becomes the answer.
-                raise ApplicationError(outcome.error.message, outcome, type="ToolFailed")
+            if tool.repeats(outcome) and tool.repeatable:
+                raise _repeat(tool, outcome, attempt)
             return outcome
 
         return call_tool
 
     async def _invoke(self, tool: Tool, invocation: ToolInvocation) -> ToolOutcome:
-        """What the tool came to. Cancellation passes."""
+        """What one attempt came to. Cancellation passes."""
+        attempt = Attempt(tool, self._settings)
+        deadline = datetime.now(UTC) + timedelta(seconds=tool.timeout)
+        received = invocation.model_copy(update={"deadline": deadline}).controlled_by(attempt)
+        interval = tool.heartbeat.minimum_interval if tool.heartbeat else 0
         try:
-            async with asyncio.timeout(tool.timeout) as deadline:
-                return outcome_of(await self._run(tool, invocation))
+            async with beating(lambda: attempt.details or (), interval):
+                call = tool.bind(received.arguments, received)
+                body = await self._in_flight.begin(partial(_made, call, tool.is_async), in_thread=not tool.is_async)
+                try:
+                    given_up = await _end_of(body, tool, attempt)
+                finally:
+                    attempt.end()
+                    if not body.future.done():
+                        self._in_flight.abandon(tool.name, body)
+                return given_up or _returned(tool, invocation, body)
+        except CapacityExhausted:
+            reason = "all tool threads of this worker are busy; the call did not run"
+            outcome = failure("unavailable", reason, code="tool_capacity_exhausted", retryable=True)
+            return outcome.model_copy(update={"metadata": {"tool_execution_capacity_exhausted": True}})
         except ToolError as error:
-            return failure(error.category, str(error), error.code, error.retryable)
-        except TimeoutError as error:
-            return _unexpected(tool, error) if not deadline.expired() else _timed_out(tool)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is told to the model, not to the run
-            activity.logger.exception("tool %s failed", tool.name)
-            return _unexpected(tool, error)
-
-    async def _run(self, tool: Tool, invocation: ToolInvocation) -> object:
-        call = tool.bind(invocation.arguments, invocation)
-        if not tool.is_async:
-            context = contextvars.copy_context()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call)
-        result = call()
-        return await result if inspect.isawaitable(result) else result
+            return error.outcome
 
 
-def _refuse_other_version(tool: Tool, invocation: ToolInvocation) -> None:
-    """Not an attempt: nothing has run, and another worker may have the version that was consented to."""
+def _made(call: Callable[[], object], is_async: bool) -> object:
+    """Make the call and turn what it returns into an outcome, both where the tool runs: writing a huge value as JSON
+    must block its own thread, not the worker."""
+    return _made_later(call) if is_async else _outcome(call())
+
+
+async def _made_later(call: Callable[[], object]) -> object:
+    result = call()
+    value = await result if isinstance(result, Awaitable) else result
+    return await asyncio.to_thread(_outcome, value)
+
+
+def _outcome(value: object) -> ToolOutcome | Later:
+    return value if isinstance(value, Later) else outcome_of(value)
+
+
+async def _end_of(body: Body, tool: Tool, attempt: Attempt) -> ToolOutcome | None:
+    """Wait for the body. The outcome if it was given up, for its timeout or its silence; None if it ended by itself.
+
+    When the call is cancelled an effect is asked to stop and still waited for: what it came to must be known.
+    """
+    loop = asyncio.get_running_loop()
+    gives_up_at = loop.time() + tool.timeout
+    while not body.future.done():
+        patience = gives_up_at - loop.time()
+        if patience <= 0:
+            return _timed_out(tool, f"no result within {tool.timeout:g} s; a late one is discarded")
+        if tool.heartbeat is not None:
+            quiet = tool.heartbeat.timeout - attempt.silent_for
+            if quiet <= 0:
+                outcome = _timed_out(tool, f"no sign of life for {tool.heartbeat.timeout:g} s")
+                return outcome.model_copy(update={"metadata": {**outcome.metadata, "heartbeat_timeout": True}})
+            patience = min(patience, quiet)
+        try:
+            await asyncio.wait({body.future}, timeout=patience)
+        except asyncio.CancelledError:
+            if not tool.has_effect or activity.is_worker_shutdown():
+                raise
+            attempt.end()
+            body.stop()
+    return None
+
+
+def _returned(tool: Tool, invocation: ToolInvocation, body: Body) -> ToolOutcome:
+    """What a body that has ended came to. Whatever a tool raises is told to the model, not to the run."""
+    if body.future.cancelled():
+        raise asyncio.CancelledError
+    match body.future.result():
+        case Raised(ToolError() as error):
+            return error.outcome
+        case Raised(error):
+            log.error("tool %s failed (reference %s)", tool.name, reference(invocation), exc_info=error)
+            return unexpected(tool, invocation, error)
+        case Later():
+            activity.raise_complete_async()
+        case ToolOutcome() as outcome:
+            return outcome
+    raise AssertionError("a body ends with an outcome, an exception or LATER")
+
+
+def _harmless_so_far() -> bool:
+    """Whether every earlier attempt said that nothing had happened. What they leave behind is their last heartbeat."""
+    info = activity.info()
+    return list(info.heartbeat_details) == [HARMLESS, info.attempt - 1]
+
+
+def _not_certain(outcome: ToolOutcome) -> ToolOutcome:
+    """This attempt did nothing, but an earlier one may have."""
+    error = outcome.error
+    reason = (
+        f"{error.message if error else ''}; an earlier attempt of this call may have succeeded, {MAY_HAVE_HAPPENED}"
+    )
+    told = failure(
+        "unknown_outcome", reason, code=error.code if error else "", retryable=bool(error and error.retryable)
+    )
+    return outcome.model_copy(update={"error": told.error})
+
+
+def _repeat(tool: Tool, outcome: ToolOutcome, attempt: int) -> ApplicationError:
+    """Raised, so that Temporal repeats the attempt as the contract allows; the last one becomes the answer."""
+    if says_not_done(outcome):
+        activity.heartbeat(HARMLESS, activity.info().attempt)
+    asked = outcome.metadata.get("retry_after")
+    delay = tool.retry.delay(attempt, random.random())  # noqa: S311 - jitter
+    if isinstance(asked, int | float):
+        delay = max(delay, asked)
+    message = outcome.error.message if outcome.error else ""
+    return ApplicationError(message, outcome, type="ToolFailed", next_retry_delay=timedelta(seconds=delay))
+
+
+def _refuse_other_version(tool: Tool, invocation: ToolInvocation, after_unknown: bool) -> None:
+    """Not an attempt: nothing runs, and another worker may have the version that was consented to."""
     if invocation.version != tool.version:
         reason = f"this worker has version {tool.version} of {tool.name}, the run asks for {invocation.version}"
-        raise ApplicationError(reason, type="ToolVersionMismatch", non_retryable=True)
+        raise ApplicationError(reason, after_unknown, type="ToolVersionMismatch", non_retryable=True)
 
 
 def _guard(tool: Tool, invocation: ToolInvocation) -> ToolOutcome | None:
@@ -88,16 +191,13 @@ def _guard(tool: Tool, invocation: ToolInvocation) -> ToolOutcome | None:
         reason = "the arguments are not those the action digest was made of"
         return failure("permission_denied", reason, code="action_digest_mismatch")
     if issues := compile_schema(tool.input_schema).issues(invocation.arguments):
-        return failure("invalid_input", "; ".join(f"{issue.pointer}: {issue.message}" for issue in issues))
+        return failure("invalid_input", "; ".join(map(str, issues)))
     return None
 
 
-def _timed_out(tool: Tool) -> ToolOutcome:
-    reason = f"no result within {tool.timeout:g} seconds"
+def _timed_out(tool: Tool, reason: str) -> ToolOutcome:
     if tool.has_effect:
-        return failure("unknown_outcome", f"{reason}; it may have taken effect", retryable=tool.repeatable)
-    return failure("timeout", reason, retryable=True)
-
-
-def _unexpected(tool: Tool, error: Exception) -> ToolOutcome:
-    return failure("internal", f"{type(error).__name__}: {error}", type(error).__name__, retryable=tool.repeatable)
+        outcome = failure("unknown_outcome", f"{reason}; {MAY_HAVE_HAPPENED}", retryable=tool.repeatable)
+    else:
+        outcome = failure("timeout", reason, retryable=True)
+    return outcome.model_copy(update={"metadata": {"late_result_discarded": True}})

@@ -4,42 +4,89 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Generic, ParamSpec, TypeVar
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
-from pydantic_core import to_jsonable_python
 
 from activities.derivation import Parameters, derive_schema, parameters_of
-from activities.schemas import depth_of
-from contracts.outcomes import ErrorCategory, ToolOutcome, bounded, failure
+from activities.schemas import check_schema
+from contracts.outcomes import ErrorCategory, ToolOutcome, failure
+from contracts.policies import (
+    Approval,
+    Capability,
+    CompensationRule,
+    HeartbeatRule,
+    Idempotency,
+    OutputLimits,
+    OutputValidation,
+    ResourceVersionRule,
+    RetryRule,
+    SideEffect,
+)
 from contracts.records import describe
-from contracts.text import encodable, legal_json
-from contracts.tools import Approval, Idempotency, RetryRule, SideEffect, ToolContract, ToolInvocation
-
-# Deeper results break the JSON readers that a result passes on its way.
-RESULT_MAX_DEPTH = 100
+from contracts.tools import ToolContract, ToolInvocation, UndoRequest
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+PrepareResult = Callable[[ToolOutcome], ToolOutcome | None]
+Undo = Callable[[UndoRequest], object]
+Reconcile = Callable[[ToolInvocation], object]
+U = TypeVar("U", bound=Undo)
+C = TypeVar("C", bound=Reconcile)
+H = TypeVar("H", bound=PrepareResult)
 
 
 class ToolError(Exception):
     """Raise it in a tool to fail in words that the model reads.
 
     `category` says what kind of failure it is, `code` is the tool's own short name for it. With `retryable=True` the
-    runtime first tries again, as far as the tool's contract allows. Any other exception counts as unexpected.
+    runtime first tries again, as far as the tool's contract allows, after `retry_after` seconds at least. Say
+    `compensation_required=True` where the attempt left something that the tool's undo has to take back, with a token
+    for it if it needs one. Any other exception counts as unexpected.
     """
 
-    def __init__(self, category: ErrorCategory, message: str, *, code: str = "", retryable: bool = False) -> None:
+    def __init__(
+        self,
+        category: ErrorCategory,
+        message: str,
+        *,
+        code: str = "",
+        retryable: bool = False,
+        retry_after: float | None = None,
+        compensation_required: bool = False,
+        compensation_token: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.category = category
         self.message = message
         self.code = code
         self.retryable = retryable
+        self.retry_after = retry_after
+        self.compensation_required = compensation_required
+        self.compensation_token = compensation_token
+
+    @property
+    def outcome(self) -> ToolOutcome:
+        """The failure as an outcome."""
+        told = failure(self.category, self.message, code=self.code, retryable=self.retryable)
+        return told.model_copy(
+            update={
+                "compensation_required": self.compensation_required,
+                "compensation_token": self.compensation_token,
+                "metadata": {} if self.retry_after is None else {"retry_after": self.retry_after},
+            }
+        )
+
+
+class Later:
+    """What a tool returns whose result comes from outside, by its completion token. There is one: `LATER`."""
+
+
+LATER = Later()
 
 
 class ToolRefused(ValueError):
@@ -51,6 +98,63 @@ class Tool(ToolContract):
 
     _function: Callable[..., object] = PrivateAttr()
     _parameters: Parameters = PrivateAttr()
+    _prepare: PrepareResult | None = PrivateAttr(default=None)
+    _undo: Undo | None = PrivateAttr(default=None)
+    _reconcile: Reconcile | None = PrivateAttr(default=None)
+
+    def undo(self, function: U) -> U:
+        """Decorate the function that takes back what a call did, from an `UndoRequest`. The contract says
+        `compensation`. It returns an `UndoOutcome`, a text, or None; finding nothing to undo is no failure."""
+        self._undo = function
+        return function
+
+    def reconcile(self, function: C) -> C:
+        """Decorate the function that finds out, from the `ToolInvocation`, whether a call took effect. The contract
+        says `reconciles`. It returns a `Reconciliation`."""
+        self._reconcile = function
+        return function
+
+    def prepare_result(self, function: H) -> H:
+        """Decorate a function that sees each outcome before anybody else and returns it, changed or not; None refuses
+        it, and the model is told so."""
+        self._prepare = function
+        return function
+
+    @property
+    def undo_function(self) -> Undo | None:
+        """What `undo` was given."""
+        return self._undo
+
+    @property
+    def reconcile_function(self) -> Reconcile | None:
+        """What `reconcile` was given."""
+        return self._reconcile
+
+    @property
+    def prepare(self) -> PrepareResult | None:
+        """What `prepare_result` was given."""
+        return self._prepare
+
+    def broken_promise(self) -> str | None:
+        """What the contract declares and the functions cannot do, or the other way round; None if they agree."""
+        takes_invocation = self._parameters.invocation is not None
+        needs = {
+            "idempotency 'idempotent_with_key'": self.idempotency == "idempotent_with_key",
+            "heartbeat": self.heartbeat is not None,
+            "settings": bool(self.settings),
+            "completes_later": self.completes_later,
+            "resource_version": self.resource_version is not None and self.resource_version.require_expected,
+        }
+        for promise, declared in needs.items():
+            if declared and not takes_invocation:
+                return f"{promise} needs a last parameter of type ToolInvocation"
+        for promise, declared, function in (
+            ("compensation", self.compensation is not None, self._undo),
+            ("reconciles", self.reconciles, self._reconcile),
+        ):
+            if declared != (function is not None):
+                return f"{promise} is declared, but nothing does it" if declared else f"{promise} is not declared"
+        return None
 
     @property
     def is_async(self) -> bool:
@@ -105,18 +209,30 @@ def tool(
     name: str | None = None,
     version: str = "1",
     description: str | None = None,
+    output_schema: dict[str, JsonValue] | None = None,
+    output_validation: OutputValidation = "strict",
     idempotency: Idempotency = "unknown",
     approval: Approval = "never",
     timeout: float = 60,
-    heartbeat_timeout: float = 10,
+    lost_after: float = 10,
+    heartbeat: HeartbeatRule | None = None,
     retry: RetryRule | None = None,
+    compensation: CompensationRule | None = None,
+    reconciles: bool = False,
+    resource_version: ResourceVersionRule | None = None,
+    capabilities: Sequence[Capability] = (),
+    model_output: OutputLimits | None = None,
+    settings: Sequence[str] = (),
+    completes_later: bool = False,
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], TypedTool[P, R]]:
     """Make a function a tool.
 
     Its arguments are either one pydantic model or plain parameters with types; `Annotated[..., Field(...)]` describes
     and constrains them. A last parameter of type `ToolInvocation` receives the invocation. The name defaults to the
     function's in lower case, the description to the first paragraph of its docstring, `retry` to five attempts where
-    the contract allows repeating and to one where it does not. `timeout` and `heartbeat_timeout` are in seconds.
+    the contract allows repeating and to one where it does not. The other settings are those of `ToolContract`, which
+    says what they mean; `timeout` and `lost_after` are in seconds.
 
     Raises `ToolRefused` for a signature that cannot be a tool's, and for a contract or schema that promises what cannot
     be kept.
@@ -126,71 +242,36 @@ def tool(
         with _mistakes_named(function):
             own_name = _own_name(function)
             parameters = parameters_of(function)
+            if output_schema is not None:
+                check_schema(output_schema)
             contract = ToolContract(
                 name=(name or own_name).lower(),
                 version=version,
                 description=description or _first_paragraph(function),
                 input_schema=derive_schema(parameters.model),
+                output_schema=output_schema,
+                output_validation=output_validation,
                 side_effect=side_effect,
                 idempotency=idempotency,
                 approval=approval,
                 timeout=timeout,
-                heartbeat_timeout=heartbeat_timeout,
+                lost_after=lost_after,
+                heartbeat=heartbeat,
                 retry=retry or RetryRule(),
+                compensation=compensation,
+                reconciles=reconciles,
+                resource_version=resource_version,
+                capabilities=tuple(capabilities),
+                model_output=model_output,
+                settings=tuple(settings),
+                completes_later=completes_later,
+                metadata=dict(metadata),
             )
         if retry is None and contract.repeatable:
             contract = contract.model_copy(update={"retry": RetryRule(max_attempts=5)})
         return TypedTool.of(function, contract, parameters)
 
     return make
-
-
-def outcome_of(value: object) -> ToolOutcome:
-    """What a tool's return value means: a text as it is, an outcome as it is, None as an empty text, all else as data.
-
-    Bounded and legal JSON: NaN and infinities become strings, bytes become UTF-8 text or else base64. Never raises: a
-    value that JSON cannot hold is a failure with code result_not_json, which says that the tool did run.
-    """
-    try:
-        outcome = _outcome(value)
-        if depth_of((outcome.data, outcome.metadata)) > RESULT_MAX_DEPTH:
-            raise ValueError("nested too deeply")
-        # An integer of more than 4,300 digits is written by pydantic, but read by nobody.
-        json.dumps((outcome.data, outcome.metadata))
-        return bounded(outcome)
-    # The value's own code writes it, so anything may be raised; the effect has happened, and a retry would repeat it.
-    except Exception:  # noqa: BLE001
-        kind = type(value).__name__
-        message = f"the tool ran, but its result of type {kind} cannot be written as JSON"
-        return failure("internal", message, code="result_not_json")
-
-
-def _outcome(value: object) -> ToolOutcome:
-    match value:
-        case None:
-            return ToolOutcome(ok=True)
-        case ToolOutcome():
-            return value
-        case str() if not isinstance(value, Enum):
-            return ToolOutcome(ok=True, text=encodable(value))
-    try:
-        data = to_jsonable_python(value)
-    except UnicodeError:
-        # Bytes that are no UTF-8, or a key with half a character in it, as file names may have.
-        data = to_jsonable_python(_with_encodable_keys(value), bytes_mode="base64")
-    return ToolOutcome(ok=True, data=legal_json(data))
-
-
-def _with_encodable_keys(value: object) -> object:
-    match value:
-        case dict():
-            return {
-                encodable(key) if isinstance(key, str) else key: _with_encodable_keys(item)
-                for key, item in value.items()
-            }
-        case list() | tuple():
-            return [_with_encodable_keys(item) for item in value]
-    return value
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from temporalio import activity
 
 from contracts.agents import AgentSpec
 from contracts.messages import ProposedCall, Usage
+from contracts.outcomes import ToolOutcome
 from contracts.records import Record, SparseRecord
+from contracts.tools import SettleRequest
 from contracts.transcripts import TranscriptRef
 
 
@@ -45,6 +47,15 @@ class AgentActivities(ABC):
     @activity.defn(name="load_agent")
     async def load_agent(self, request: LoadAgentRequest) -> AgentSpec:
         """The agent of this name, with its tool contracts. Fails as `UnknownAgent`, not retryable."""
+
+
+class ToolActivities(ABC):
+    """What the runtime does about tools. The tools themselves are activities by their own names."""
+
+    @abstractmethod
+    @activity.defn(name="settle_outcome")
+    async def settle_outcome(self, request: SettleRequest) -> ToolOutcome:
+        """A raw outcome from outside as one of ours: validated, bounded, projected. Whatever came, it is an outcome."""
 
 
 class ModelActivities(ABC):

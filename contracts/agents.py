@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.canonical import digest
+from contracts.policies import OutputLimits
 from contracts.records import Record
 from contracts.tools import NAME_PATTERN, ToolContract
 
@@ -25,6 +26,7 @@ class AgentSpec(Record):
     max_rounds: int = Field(default=20, ge=0, le=100_000)
     max_tool_calls: int = Field(default=50, ge=0, le=1_000_000)
     approval_expires_seconds: int = Field(default=604_800, ge=1, le=31_536_000)
+    tool_output: OutputLimits = OutputLimits()
     on_approval_denied: OnRefusal = "tell_model"
     on_approval_expired: OnRefusal = "tell_model"
 

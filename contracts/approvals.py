@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from contracts.canonical import digest
+from contracts.policies import Capability, SideEffect
 from contracts.records import Record, SparseRecord
-from contracts.tools import SideEffect
 
 Resolution = Literal["approved", "denied", "expired"]
 
@@ -30,6 +30,7 @@ class ApprovalRequest(Record):
     reason: str
     requested_at: datetime
     expires_at: datetime
+    capabilities: tuple[Capability, ...] = ()
     approvals_required: int = 1
     approvals: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

@@ -27,6 +27,9 @@ class ArgumentIssue(SparseRecord):
     pointer: str = "/"
     message: str
 
+    def __str__(self) -> str:
+        return self.message if self.pointer == "/" else f"{self.pointer}: {self.message}"
+
 
 class InvalidToolCall(SparseRecord):
     """A call that must not run. `raw` keeps what the model wrote, for audit; `arguments` is the legal object that
@@ -81,17 +84,17 @@ class Usage(SparseRecord):
 
 def illegality(messages: Sequence[Message]) -> str | None:
     """Why no provider would accept this conversation, or None. Every call is answered exactly once, right after."""
-    open_calls: list[str] = []
+    open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if message.role == "tool":
             if message.call_id not in open_calls:
                 return f"{where} answers call {message.call_id!r}, which no assistant message before it left open"
-            open_calls.remove(message.call_id)
+            del open_calls[message.call_id or ""]
             continue
         if open_calls:
-            return f"{where} comes before the answer to call {open_calls[0]!r}"
+            return f"{where} comes before the answer to call {next(iter(open_calls))!r}"
         if message.role == "user" and message.tool_calls:
             return f"{where} has role user and tool_calls"
         if not message.text.strip() and not message.tool_calls:
@@ -100,5 +103,5 @@ def illegality(messages: Sequence[Message]) -> str | None:
             if call.call_id in seen:
                 return f"{where} repeats the call id {call.call_id!r}"
             seen.add(call.call_id)
-            open_calls.append(call.call_id)
-    return f"call {open_calls[0]!r} is not answered" if open_calls else None
+            open_calls[call.call_id] = None
+    return f"call {next(iter(open_calls))!r} is not answered" if open_calls else None

@@ -7,10 +7,13 @@ from pydantic import Field, JsonValue
 from contracts.approvals import ApprovalRequest
 from contracts.context import ExecutionContext
 from contracts.messages import Message, Usage
-from contracts.outcomes import ToolErrorInfo
+from contracts.outcomes import ToolErrorInfo, ToolOutcome
+from contracts.policies import OutputLimits
 from contracts.records import Record, SparseRecord
 
 RunStatus = Literal["created", "running", "waiting_for_approval", "completed", "failed", "cancelled"]
+
+EffectState = Literal["done", "failed", "unknown", "compensated", "compensation_failed"]
 
 ErrorType = Literal[
     "InvalidInput",
@@ -40,6 +43,7 @@ class RunOptions(SparseRecord):
     approve: Literal["contract", "all"] = "contract"
     on_tool_error: Literal["tell_model", "fail_run"] = "tell_model"
     tool_concurrency: Literal["auto", "parallel", "sequential"] = "auto"
+    tool_output: OutputLimits | None = None
 
 
 # Options of the public protocol that this version does not act on. They are refused by name, never ignored.
@@ -47,7 +51,6 @@ UNSUPPORTED_OPTIONS = (
     "max_total_tokens",
     "max_cost_usd",
     "deadline_seconds",
-    "tool_output",
     "stop_on_tools",
     "output_schema",
     "compensate_on",
@@ -80,7 +83,7 @@ class EffectRecord(Record):
 
     call_id: str
     tool: str
-    state: Literal["done", "failed", "unknown"]
+    state: EffectState
 
 
 class ToolResultRecord(SparseRecord):
@@ -95,6 +98,31 @@ class ToolResultRecord(SparseRecord):
     attempts: int = 0
     idempotency_key: str | None = None
     truncated: bool = False
+
+
+class ToolResultsQuery(Record):
+    """Argument of the query `tool_results`: outcomes from `start` on, about `max_bytes` of JSON, at least one."""
+
+    start: int = Field(default=0, ge=0)
+    max_bytes: int = Field(default=524_288, ge=1, le=524_288)
+
+
+class CompleteResult(SparseRecord):
+    """One answered call with its complete outcome."""
+
+    call_id: str
+    tool: str
+    outcome: ToolOutcome
+
+
+class ToolResultsPage(Record):
+    """Outcomes `start` to `next` - 1 of `total`. Those before `first_available` are in an earlier execution of the run,
+    whose id is the state's `previous_run_id`."""
+
+    records: tuple[CompleteResult, ...]
+    next: int
+    total: int
+    first_available: int
 
 
 class RunError(Record):

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from runtime.converter import data_converter
 from runtime.settings import StartupError
 
 DEFAULT_ADDRESS = "localhost:7233"
@@ -31,7 +31,7 @@ async def connect(environment: Mapping[str, str] | None = None) -> Client:
     config["target_host"], config["namespace"] = address, namespace
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            client = await Client.connect(**config, data_converter=pydantic_data_converter)
+            client = await Client.connect(**config, data_converter=data_converter)
             await check_namespace(client)
     except TimeoutError:
         raise StartupError(

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import IO
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from runtime.connection import DEFAULT_NAMESPACE, check_namespace
+from runtime.converter import data_converter
 from runtime.settings import StartupError
 
 # By default the server reads its one shard's transfer queue 20 times a second, so that each step of a quiet run waits
@@ -179,9 +179,7 @@ async def _wait_until_ready(process: Process, address: str, log: IO[bytes]) -> C
         async with asyncio.timeout(_STARTUP_SECONDS):
             while process.returncode is None:
                 try:
-                    client = await Client.connect(
-                        address, namespace=DEFAULT_NAMESPACE, data_converter=pydantic_data_converter
-                    )
+                    client = await Client.connect(address, namespace=DEFAULT_NAMESPACE, data_converter=data_converter)
                     await check_namespace(client)
                 except (RuntimeError, RPCError):
                     await asyncio.sleep(0.05)

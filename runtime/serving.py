@@ -5,10 +5,11 @@ import importlib
 import os
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import httpx
 from pydantic import ValidationError
@@ -17,10 +18,11 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.catalog import Catalog
+from activities.in_flight import InFlight
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.interface import ModelProvider
 from activities.providers.scripted import Scripted
-from activities.registry import activities_for
+from activities.registry import Activities
 from activities.tooling import ToolRefused
 from contracts.records import describe
 from runtime.settings import Settings, StartupError
@@ -106,25 +108,30 @@ def sandboxed_runner() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH))
 
 
-def agent_worker(
+@asynccontextmanager
+async def agent_worker(
     client: Client,
     task_queue: str,
     catalog: Catalog,
     providers: Mapping[str, ModelProvider],
     *,
+    tool_settings: Mapping[str, str] = MappingProxyType({}),
+    in_flight: InFlight | None = None,
     max_concurrent_activities: int = 100,
     max_cached_workflows: int = 1000,
     graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
-) -> Worker:
-    """A worker for runs of these agents and for their model and tool calls. It serves nothing until it is run.
+) -> AsyncIterator[Worker]:
+    """A worker that serves runs of these agents, their model calls and their tool calls, until the block ends.
 
-    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled.
+    `tool_settings` holds the values of the settings that tool contracts name. `graceful_shutdown_timeout` is how long
+    calls in flight may go on when it stops, before they are cancelled.
     """
-    return Worker(
+    activities = Activities(catalog, providers, tool_settings, in_flight)
+    worker = Worker(
         client,
         task_queue=task_queue,
         workflows=[AgentRun],
-        activities=activities_for(catalog, providers),
+        activities=activities.all(),
         workflow_runner=sandboxed_runner(),
         max_concurrent_activities=max_concurrent_activities,
         max_cached_workflows=max_cached_workflows,
@@ -132,9 +139,11 @@ def agent_worker(
         max_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=graceful_shutdown_timeout,
     )
+    async with activities, worker:
+        yield worker
 
 
-async def serve_until_stopped(worker: Worker) -> None:
+async def serve_until_stopped(worker: AbstractAsyncContextManager[Worker]) -> None:
     """Run the worker until SIGINT or SIGTERM, then let it finish what is in flight. A second signal ends the process.
 
     Raises what ended the worker if it ends by itself.

@@ -70,6 +70,16 @@ class Settings:
         return found
 
 
+def tool_settings(named: Mapping[str, str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The values of the settings that tools name, from these variables (None: the process's own). `named` maps each to
+    the tool that names it. Raises `StartupError` for those that are not set, by name only."""
+    environment = os.environ if environment is None else environment
+    missing = [f"tool {tool}: set {name}" for name, tool in named.items() if not environment.get(name)]
+    if missing:
+        raise StartupError(*missing)
+    return {name: environment[name] for name in named}
+
+
 def _is_http_url(text: str) -> bool:
     try:
         parts = urlsplit(text)

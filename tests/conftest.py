@@ -23,3 +23,12 @@ async def harness(server: DevServer) -> AsyncIterator[Harness]:
     corner = Harness(server.client)
     yield corner
     await corner.check_histories()
+
+
+@pytest.fixture(scope="session")
+async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    """A server that suggests to continue as new after 120 events."""
+    database: Path = tmp_path_factory.mktemp("impatient") / "temporal.db"
+    settings = {"limit.historyCount.suggestContinueAsNew": "120"}
+    async with dev_server(database, free_ports(), dynamic_config=settings) as running:
+        yield running

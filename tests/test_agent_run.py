@@ -50,6 +50,7 @@ async def test_a_run_goes_from_prompt_over_tool_calls_to_an_answer(harness: Harn
             "tool_proposed",
             "tool_started",
             "tool_completed",
+            "tool_output_projection_recorded",
             "model_started",
             "model_completed",
             "run_completed",

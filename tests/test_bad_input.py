@@ -23,7 +23,7 @@ ANSWERED = {"role": "assistant", "tool_calls": [{"call_id": "a", "tool": "look",
     ("run_input", "error_type", "says_what"),
     [
         ({}, "InvalidInput", "agent: Field required"),
-        (None, "InvalidInput", "not an AgentRunInput"),
+        (None, "InvalidInput", "there is no input"),
         ("refund_desk", "InvalidInput", "not an AgentRunInput"),
         ({"agent": 7, "prompt": "Go."}, "InvalidInput", "agent: Input should be a valid string"),
         ({"agent": "nobody", "prompt": "Go."}, "UnknownAgent", "this worker serves: tester"),

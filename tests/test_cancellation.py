@@ -89,7 +89,7 @@ async def test_a_run_that_waits_for_the_model(harness: Harness) -> None:
 async def test_a_read_in_flight_is_stopped(harness: Harness) -> None:
     started, stopped = asyncio.Event(), asyncio.Event()
 
-    @tool(side_effect="read", heartbeat_timeout=1)
+    @tool(side_effect="read", lost_after=1)
     async def wait_for_ever() -> None:
         """Wait."""
         started.set()
@@ -111,7 +111,7 @@ async def test_a_read_in_flight_is_stopped(harness: Harness) -> None:
 async def test_a_write_that_completes_all_the_same_is_recorded_as_done(harness: Harness) -> None:
     started, go_on = asyncio.Event(), asyncio.Event()
 
-    @tool(side_effect="write", heartbeat_timeout=1)
+    @tool(side_effect="write", lost_after=1)
     async def stubborn() -> str:
         """Finish even when asked to stop."""
         started.set()
@@ -142,7 +142,7 @@ async def test_a_write_that_completes_all_the_same_is_recorded_as_done(harness: 
 async def test_a_write_that_stops_is_unknown_not_undone(harness: Harness) -> None:
     started = asyncio.Event()
 
-    @tool(side_effect="write", heartbeat_timeout=1)
+    @tool(side_effect="write", lost_after=1)
     async def obedient() -> str:
         """Stop when asked."""
         started.set()

@@ -86,4 +86,4 @@ async def test_a_tool_that_must_not_be_repeated_is_not_and_its_outcome_is_unknow
     error = result.tool_results[0].error
     assert error is not None
     assert error.category == "unknown_outcome"
-    assert "Do not repeat it blindly" in error.message
+    assert "do not repeat it blindly" in error.message

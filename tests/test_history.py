@@ -3,7 +3,6 @@
 import base64
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
@@ -11,8 +10,9 @@ from temporalio.client import WorkflowHistory
 from activities.providers.interface import Completion, CompletionRequest, RawToolCall
 from activities.tooling import tool
 from contracts.agents import AgentSpec
+from contracts.policies import OutputLimits
 from contracts.transcripts import TranscriptPage
-from runtime.dev_server import DevServer, dev_server, free_ports
+from runtime.dev_server import DevServer
 from tests.support.agents import scripted_agent
 from tests.support.harness import (
     Harness,
@@ -101,15 +101,6 @@ async def test_a_worker_that_knows_nothing_of_a_run_goes_on_with_it(harness: Har
     assert model.requests == 4
 
 
-@pytest.fixture(scope="module")
-async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
-    """A server that suggests to continue as new after 120 events."""
-    database: Path = tmp_path_factory.mktemp("impatient") / "temporal.db"
-    settings = {"limit.historyCount.suggestContinueAsNew": "120"}
-    async with dev_server(database, free_ports(), dynamic_config=settings) as running:
-        yield running
-
-
 @pytest.fixture
 async def short_harness(impatient: DevServer) -> AsyncIterator[Harness]:
     corner = Harness(impatient.client)
@@ -166,7 +157,9 @@ async def test_a_state_too_large_to_carry_goes_on_in_its_execution(short_harness
                 return Completion(f"{count} blocks read")
             return Completion("", (RawToolCall("read_block", f'{{"number": {count}}}'),))
 
-    agent = scripted_agent(read_block, max_rounds=36, max_tool_calls=36).model_copy(update={"model": "reader:main"})
+    agent = scripted_agent(read_block, max_rounds=36, max_tool_calls=36).model_copy(
+        update={"model": "reader:main", "tool_output": OutputLimits(max_tokens=1_000_000)}
+    )
     async with short_harness.worker(agent, providers={"reader": BlockReader(36)}):
         run = await short_harness.start(PROMPT)
         assert (await run.result()).text == "36 blocks read"

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -16,8 +15,10 @@ from activities.providers.interface import Completion, CompletionRequest, RawToo
 from activities.tooling import tool
 from contracts.agents import AgentSpec
 from contracts.events import EventsPage
+from contracts.policies import OutputLimits
 from contracts.runs import AgentRunState
 from contracts.tools import ToolInvocation
+from runtime.converter import data_converter
 from tests.support.harness import Handle, Harness, histories, pending_approval
 
 BLOCKS, BLOCKS_A_ROUND = 48, 12
@@ -29,7 +30,7 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
     """A server on which days pass in no time, once nothing is running."""
     server = Path(sys.executable).with_name("temporal-test-server")
     async with await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=str(server), data_converter=pydantic_data_converter
+        test_server_existing_path=str(server), data_converter=data_converter
     ) as environment:
         yield environment
 
@@ -72,6 +73,7 @@ def bookkeeping_agent(paid: list[str], wording: str) -> AgentSpec:
         model="books:main",
         tools=(read_block, pay),
         max_rounds=BLOCKS + 1,
+        tool_output=OutputLimits(max_tokens=1_000_000),
         max_tool_calls=BLOCKS + 1,
     )
 

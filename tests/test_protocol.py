@@ -7,7 +7,19 @@ from typing import get_args
 import pytest
 from temporalio import activity, workflow
 
-from contracts import activities, agents, approvals, context, events, messages, outcomes, runs, tools, transcripts
+from contracts import (
+    activities,
+    agents,
+    approvals,
+    context,
+    events,
+    messages,
+    outcomes,
+    policies,
+    runs,
+    tools,
+    transcripts,
+)
 from contracts.records import Record
 from workflows.agent_run import AgentRun
 
@@ -15,7 +27,8 @@ DOCUMENT = (Path(__file__).resolve().parents[1] / "docs" / "protocol.md").read_t
 
 FIELDS: dict[type[Record], str] = {
     runs.AgentRunInput: "agent prompt messages context options carried",
-    runs.RunOptions: "max_rounds max_tool_calls approval_expires_seconds approve on_tool_error tool_concurrency",
+    runs.RunOptions: "max_rounds max_tool_calls approval_expires_seconds approve on_tool_error tool_concurrency "
+    "tool_output",
     runs.AgentRunResult: "workflow_id run_id status text finish_reason rounds tool_results tool_results_omitted usage "
     "effects last_sequence error",
     runs.AgentRunState: "status revision round agent pending_approvals usage limits effects last_sequence error "
@@ -31,16 +44,36 @@ FIELDS: dict[type[Record], str] = {
     context.ExecutionContext: "run_id trace_id request_id tenant_id user_id application_id workspace_id "
     "conversation_id agent_id locale deadline metadata",
     approvals.ApprovalRequest: "approval_id call_id tool tool_version arguments action_digest side_effect reason "
-    "requested_at expires_at approvals_required approvals groups",
+    "requested_at expires_at capabilities approvals_required approvals groups",
     approvals.ApprovalDecision: "approval_id resolution by reason action_digest arguments scope signature",
     approvals.RecordedDecision: "approval_id call_id tool action_digest resolution by reason at",
-    outcomes.ToolOutcome: "ok text data error metadata",
+    outcomes.ToolOutcome: "ok text data error resource_version compensation_required compensation_token artifacts "
+    "metadata projection",
     outcomes.ToolErrorInfo: "category code message retryable",
-    tools.ToolInvocation: "call_id tool version arguments idempotency_key action_digest attempt deadline context",
-    tools.ToolContract: "name version description input_schema side_effect idempotency approval timeout "
-    "heartbeat_timeout retry",
-    tools.RetryRule: "max_attempts initial_interval max_interval multiplier",
-    agents.AgentSpec: "name instructions model tools max_rounds max_tool_calls approval_expires_seconds "
+    tools.ToolInvocation: "call_id tool version arguments idempotency_key action_digest attempt deadline "
+    "expected_resource_version output_limits after_unknown context",
+    tools.ToolContract: "schema_version name version description input_schema output_schema output_validation "
+    "side_effect idempotency approval timeout lost_after heartbeat retry compensation reconciles resource_version "
+    "capabilities model_output settings task_queue completes_later metadata",
+    tools.UndoRequest: "invocation outcome compensation_token",
+    tools.UndoOutcome: "state text",
+    tools.ReconcileRequest: "invocation",
+    tools.Reconciliation: "state outcome",
+    tools.SettleRequest: "agent_digest invocation raw",
+    policies.HeartbeatRule: "timeout minimum_interval",
+    policies.CompensationRule: "timeout max_attempts",
+    policies.ResourceVersionRule: "require_expected argument outcome",
+    policies.OutputLimits: "max_bytes max_tokens",
+    policies.Capability: "name risk summary resources metadata",
+    runs.ToolResultsQuery: "start max_bytes",
+    runs.ToolResultsPage: "records next total first_available",
+    runs.CompleteResult: "call_id tool outcome",
+    outcomes.Artifact: "name uri media_type bytes sha256",
+    outcomes.Projection: "report text",
+    outcomes.ProjectionReport: "truncated original_bytes original_tokens projected_bytes projected_tokens max_bytes "
+    "max_tokens limiting",
+    policies.RetryRule: "max_attempts initial_interval max_interval multiplier jitter retryable",
+    agents.AgentSpec: "name instructions model tools max_rounds max_tool_calls approval_expires_seconds tool_output "
     "on_approval_denied on_approval_expired",
     events.Event: "sequence type at data",
     events.EventsQuery: "after_sequence limit",
@@ -62,7 +95,7 @@ def test_the_fields_of_a_payload(record: type[Record]) -> None:
 def test_the_names_of_workflow_queries_and_updates() -> None:
     definition = workflow._Definition.must_from_class(AgentRun)
     assert definition.name == "AgentRun"
-    assert set(definition.queries) == {"state", "agent", "events", "transcript"}
+    assert set(definition.queries) == {"state", "agent", "events", "transcript", "tool_results"}
     assert set(definition.updates) == {"decide"}
     assert set(definition.signals) == {None}
 
@@ -71,6 +104,7 @@ def test_the_names_of_activities() -> None:
     for method, name in (
         (activities.AgentActivities.load_agent, "load_agent"),
         (activities.ModelActivities.call_model, "call_model"),
+        (activities.ToolActivities.settle_outcome, "settle_outcome"),
     ):
         definition = activity._Definition.from_callable(method)
         assert definition is not None

@@ -3,10 +3,13 @@
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from activities.tooling import ToolError
+from contracts.outcomes import ErrorCategory
 from examples.refund_desk import shop
 
 
@@ -27,6 +30,23 @@ def crowd(request: pytest.FixtureRequest) -> Iterator[Executor]:
             yield processes
 
 
+@contextmanager
+def refused(category: ErrorCategory, words: str) -> Iterator[None]:
+    """The shop tells the agent no: this category, these words."""
+    with pytest.raises(ToolError, match=words) as raised:
+        yield
+    assert raised.value.category == category
+
+
+def refusal(key: str) -> str:
+    """What asking for a refund with this key is answered, in words; nothing when money moved."""
+    try:
+        shop.refund(key, "ord_1042", 8990, "broken")
+    except ToolError as error:
+        return f"{error.category}: {error}"
+    return ""
+
+
 def test_an_order_is_what_the_csv_says() -> None:
     order = shop.order("ord_1042")
     assert (order.total_cents, order.currency, order.condition) == (8990, "EUR", "arrived broken")
@@ -39,7 +59,7 @@ def test_an_unknown_order_is_refused_everywhere() -> None:
         lambda: shop.refund("key", "ord_0", 1, "reason"),
         lambda: shop.notify("key", "ord_0", "text"),
     ):
-        with pytest.raises(shop.UnknownOrder, match="there is no order ord_0"):
+        with refused("not_found", "there is no order ord_0"):
             call()
     assert (shop.payments(), shop.outbox()) == ([], [])
 
@@ -70,34 +90,32 @@ def test_money_moves_once_for_one_key(crowd: Executor) -> None:
 
 
 def test_of_many_keys_at_once_one_refunds_the_order(crowd: Executor) -> None:
-    asked = [crowd.submit(shop.refund, f"key {number}", "ord_1042", 8990, "broken") for number in range(40)]
-    errors = [error for payment in asked if (error := payment.exception()) is not None]
-    assert len(errors) == 39
-    assert {str(error) for error in errors} == {"order ord_1042 is already refunded"}
+    answers = list(crowd.map(refusal, [f"key {number}" for number in range(40)]))
+    assert sorted(answers) == ["", *["conflict: order ord_1042 is already refunded"] * 39]
     assert len(shop.payments()) == 1
 
 
 def test_a_second_key_for_a_refunded_order_is_a_conflict() -> None:
     shop.refund("first", "ord_1042", 100, "scratched")
-    with pytest.raises(shop.RefundConflict, match="already refunded"):
+    with refused("conflict", "already refunded"):
         shop.refund("second", "ord_1042", 100, "scratched")
-    with pytest.raises(shop.RefundConflict, match="already refunded"):
+    with refused("conflict", "already refunded"):
         shop.refund("third", "ord_1046", 100, "refunded before all this")
     assert [payment.key for payment in shop.payments()] == ["first"]
 
 
 def test_a_key_cannot_be_used_for_another_refund() -> None:
     shop.refund("key", "ord_1042", 100, "scratched")
-    with pytest.raises(shop.RefundConflict, match="this key refunded 100 cents of order ord_1042"):
+    with refused("conflict", "this key refunded 100 cents of order ord_1042"):
         shop.refund("key", "ord_1042", 200, "scratched")
-    with pytest.raises(shop.RefundConflict, match="this key refunded 100 cents of order ord_1042"):
+    with refused("conflict", "this key refunded 100 cents of order ord_1042"):
         shop.refund("key", "ord_1043", 100, "cracked")
     assert shop.order("ord_1043").state == "delivered"
 
 
 @pytest.mark.parametrize("amount", [-1, 0, 8991])
 def test_an_amount_outside_the_order_moves_nothing(amount: int) -> None:
-    with pytest.raises(shop.AmountRefused, match="the order's total of 8990"):
+    with refused("invalid_input", "the order's total of 8990"):
         shop.refund("key", "ord_1042", amount, "broken")
     assert shop.payments() == []
     assert shop.order("ord_1042").state == "delivered"

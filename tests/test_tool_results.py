@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from activities.tooling import outcome_of
+from activities.returned import outcome_of
 from contracts.outcomes import OUTCOME_MAX_BYTES, ToolOutcome, failure, full_text
 
 

@@ -1,11 +1,13 @@
 """What happens to the calls of a reply: failures, retries, order, names that do not exist, replies cut off."""
 
 import asyncio
+import re
 
 import pytest
 
 from activities.tooling import ToolError, tool
-from contracts.tools import RetryRule, ToolInvocation
+from contracts.policies import RetryRule
+from contracts.tools import ToolInvocation
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
     Harness,
@@ -79,7 +81,8 @@ async def test_a_broken_tool_is_told_to_the_model_once_its_attempts_are_spent(ha
     assert attempts((await histories(harness.client, run.id))[0], "broken") == [3]
     error = result.tool_results[0].error
     assert error is not None
-    assert (error.category, error.message) == ("internal", "ValueError: no such column")
+    assert (error.category, error.code) == ("internal", "ValueError")
+    assert re.fullmatch(r"ValueError: no such column \(reference [0-9a-f]{8}\)", error.message)
     assert result.tool_results[0].attempts == 3
 
 
@@ -327,7 +330,7 @@ async def test_a_huge_result_is_cut_for_the_model_and_says_so(harness: Harness) 
         text = (await transcript_of(run)).messages[2].text
         assert "tool_output_truncated" in await event_types(run)
     assert len(text.encode()) <= 65_536
-    assert "5000000 bytes" in text
+    assert text.startswith("Warning: tool output truncated (original bytes: 5000000, estimated tokens: 1250000).")
     assert result.tool_results[0].truncated
     assert attempts((await histories(harness.client, run.id))[0], "dump") == [1]
 

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from activities.tooling import Tool, ToolError, ToolRefused, tool
 from contracts.agents import AgentSpec
-from contracts.tools import RetryRule, ToolContract, ToolInvocation
+from contracts.policies import RetryRule
+from contracts.tools import ToolContract, ToolInvocation
 
 OrderId = Annotated[str, Field(pattern=r"^ord_\d+$", description="The order's id.")]
 

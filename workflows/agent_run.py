@@ -15,24 +15,20 @@ from contracts.approvals import RecordedDecision
 from contracts.events import EventsPage, EventsQuery
 from contracts.messages import InvalidToolCall, Message
 from contracts.outcomes import failure
-from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState, RunError, ToolResultRecord
+from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState, RunError, ToolResultsPage, ToolResultsQuery
 from contracts.transcripts import TranscriptPage, TranscriptQuery
 from workflows import options as activity_options
 from workflows.approval_gate import DecisionRefused
 from workflows.carry import CARRY_MAX_BYTES
 from workflows.failures import BUGS, RunFailed, run_failure
-from workflows.opening import check_options, first_call, opening_messages, read_input
+from workflows.history import check_room
+from workflows.opening import check_options, first_call, opening_messages, read_input, refuse_cron
 from workflows.run_state import RunState
-from workflows.tool_results import answer_text
-from workflows.tool_round import Answer, ToolRound
+from workflows.tool_round import ToolRound
 
 # What `run` and the handlers receive when the caller sent nothing. Arguments are taken raw and decoded inside: one that
 # the converter cannot decode would fail the workflow task again and again.
 NO_PAYLOAD = RawValue(Payload())
-
-# Below the server's limits of 51,200 events and 50 MB: where a run that cannot carry its state has to end.
-HISTORY_MAX_EVENTS = 45_000
-HISTORY_MAX_BYTES = 44_000_000
 
 EMPTY_REPLIES_IN_A_ROW = 2
 UNKNOWN_TOOLS_IN_A_RUN = 3
@@ -53,8 +49,7 @@ class AgentRun:
         try:
             await self._open(raw_input.payload.data)
             while True:
-                await self._continue_as_new_when_due()
-                reply = await self._ask_model()
+                reply = await self._next_reply()
                 if not reply.calls:
                     return await self._complete(reply)
                 await self._run_tools(reply)
@@ -74,6 +69,7 @@ class AgentRun:
     async def _open(self, payload: bytes) -> None:
         """Become the run the caller asked for, or the continuation of the previous execution."""
         state = self._state
+        refuse_cron(workflow.info().cron_schedule)
         run_input = read_input(payload)
         if run_input.carried is not None:
             state.resume(run_input)
@@ -99,6 +95,17 @@ class AgentRun:
                 raise
             raise run_failure(error, otherwise="InternalError") from None
 
+    async def _next_reply(self) -> ModelReply:
+        """What to act on next: the reply whose round the previous execution left open, or a new one."""
+        if self._state.open_reply is not None:
+            return self._state.open_reply
+        if workflow.info().is_continue_as_new_suggested():
+            # Between rounds nothing is in flight, and nobody is waited for.
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            self._continue_as_new()
+        check_room()
+        return await self._ask_model()
+
     async def _ask_model(self) -> ModelReply:
         """The model's next usable reply: words, calls, or both. Empty ones are asked again, within a bound."""
         for _ in range(EMPTY_REPLIES_IN_A_ROW):
@@ -119,7 +126,9 @@ class AgentRun:
         )
         try:
             reply = await workflow.execute_activity_method(
-                ModelActivities.call_model, request, **activity_options.MODEL
+                ModelActivities.call_model,
+                request,
+                **activity_options.model(state.limits.rounds + 1),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -135,51 +144,39 @@ class AgentRun:
     async def _run_tools(self, reply: ModelReply) -> None:
         """One round. Whatever ends it, every call of the reply has exactly one answer in the transcript afterwards."""
         state = self._state
-        calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
-        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls))
-        state.text = reply.text or state.text
-        tool_round = ToolRound(
-            reply.calls,
-            agent=state.agent,
-            options=state.options,
-            context=state.context,
-            journal=state.journal,
-            approvals=state.approvals,
-            effects=state.effects,
-            on_waiting=self._waiting_for_approval,
-        )
+        begun = state.open_reply is not None
+        tool_round = ToolRound(reply.calls, state, on_waiting=self._waiting_for_approval)
         try:
-            state.limits.open_round(len(reply.calls))
-            await tool_round.run()
-        finally:
-            for answer in tool_round.answers(failure("cancelled", "not run: the run ended before", code="not_run")):
-                self._join(answer)
+            if not begun:
+                self._open_round(reply)
+            tool_round.admit(begun)
+            while not await tool_round.consent(state.can_carry):
+                self._continue_as_new()
+            await tool_round.execute()
+        except workflow.ContinueAsNewError:
+            raise  # The round goes on in the next execution.
+        except BaseException:
+            self._close_round(tool_round)
+            raise
+        self._close_round(tool_round)
         self._count_unknown_tools(reply)
+
+    def _open_round(self, reply: ModelReply) -> None:
+        state = self._state
+        calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
+        state.open_reply = reply
+        state.text = reply.text or state.text
+        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls))
+        state.limits.open_round(len(reply.calls))
+
+    def _close_round(self, tool_round: ToolRound) -> None:
+        not_run = failure("cancelled", "not run: the run ended before", code="not_started")
+        for answer in tool_round.answers(not_run):
+            self._state.answer(answer)
+        self._state.open_reply = None
 
     def _waiting_for_approval(self, waiting: bool) -> None:
         self._state.status = "waiting_for_approval" if waiting else "running"
-
-    def _join(self, answer: Answer) -> None:
-        """Add an answer to the transcript and to the results."""
-        state, call, outcome = self._state, answer.call, answer.outcome
-        text, truncated = answer_text(outcome)
-        state.transcript.append(Message(role="tool", call_id=call.call_id, text=text, ok=outcome.ok))
-        if truncated:
-            state.journal.record("tool_output_truncated", call_id=call.call_id, tool=call.tool)
-        attempts = outcome.metadata.get("tool_attempt")
-        state.results.add(
-            ToolResultRecord(
-                call_id=call.call_id,
-                tool=call.tool,
-                ok=outcome.ok,
-                text=text,
-                error=outcome.error,
-                duration_ms=round(answer.duration.total_seconds() * 1000),
-                attempts=attempts if isinstance(attempts, int) else 0,
-                idempotency_key=answer.idempotency_key,
-                truncated=truncated,
-            )
-        )
 
     def _count_unknown_tools(self, reply: ModelReply) -> None:
         for call in reply.calls:
@@ -187,21 +184,16 @@ class AgentRun:
         if self._state.unknown_tools > UNKNOWN_TOOLS_IN_A_RUN:
             raise RunFailed("ModelBehaviour", "the model keeps asking for tools that do not exist")
 
-    async def _continue_as_new_when_due(self) -> None:
-        """Between rounds nothing is in flight. A state too large to carry goes on in this execution while it can."""
-        info = workflow.info()
-        if not info.is_continue_as_new_suggested():
+    def _continue_as_new(self) -> None:
+        """Go on in a new execution, if the state fits into its input. A transcript only grows: one that did not fit is
+        not packed again, and the run goes on in this execution while it can."""
+        state = self._state
+        if not state.can_carry():
             return
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        carried = self._state.carry().pack()
+        carried = state.carry().pack()
         if len(carried) <= CARRY_MAX_BYTES:
-            workflow.continue_as_new(AgentRunInput(agent=self._state.agent.name, carried=carried))
-        events, size = info.get_current_history_length(), info.get_current_history_size()
-        if events > HISTORY_MAX_EVENTS or size > HISTORY_MAX_BYTES:
-            raise RunFailed(
-                "PayloadTooLarge",
-                f"the run has to continue as new, but its state has {len(carried)} bytes of at most {CARRY_MAX_BYTES}",
-            )
+            workflow.continue_as_new(AgentRunInput(agent=state.agent.name, carried=carried))
+        state.too_large_to_carry = True
 
     # -- the ends --------------------------------------------------------------------------------------------------
 
@@ -279,3 +271,8 @@ class AgentRun:
     def transcript(self, raw_query: RawValue = NO_PAYLOAD) -> TranscriptPage:
         """A page of the transcript, from a `TranscriptQuery`."""
         return self._state.transcript.page(TranscriptQuery.from_wire(raw_query.payload.data or b"{}"))
+
+    @workflow.query
+    def tool_results(self, raw_query: RawValue = NO_PAYLOAD) -> ToolResultsPage:
+        """A page of complete outcomes, from a `ToolResultsQuery`."""
+        return self._state.results.page(ToolResultsQuery.from_wire(raw_query.payload.data or b"{}"))

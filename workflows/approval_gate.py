@@ -1,5 +1,6 @@
 """The gate: which calls wait for a person, what was decided, what nobody answered in time."""
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -28,7 +29,9 @@ class ApprovalGate:
         return tuple(self._pending.values())
 
     def ask(self, request: ApprovalRequest) -> None:
-        """Open a request."""
+        """Open a request, unless it is open or decided already."""
+        if request.approval_id in self._pending or request.approval_id in self._decided:
+            return
         self._pending[request.approval_id] = request
         self._journal.record(
             "approval_requested",
@@ -39,17 +42,34 @@ class ApprovalGate:
             expires_at=request.expires_at.isoformat(),
         )
 
-    async def decisions(self) -> dict[str, RecordedDecision]:
-        """Wait until no request is open. Returns every decision so far, by call id; nobody's answer is "expired"."""
+    @property
+    def decided(self) -> tuple[RecordedDecision, ...]:
+        """Decisions so far."""
+        return tuple(self._decided.values())
+
+    def resume(self, pending: Iterable[ApprovalRequest], decided: Iterable[RecordedDecision]) -> None:
+        """Go on where the previous execution stopped: same ids, same expiry."""
+        self._pending = {request.approval_id: request for request in pending}
+        self._decided = {decision.approval_id: decision for decision in decided}
+
+    async def settled(self, can_leave: Callable[[], bool]) -> bool:
+        """Wait until no request is open; nobody's answer is "expired". False when the server suggests meanwhile to
+        continue as new, and the run can: whoever sends many signals must not fill up the history."""
+
+        def leaves() -> bool:
+            return workflow.info().is_continue_as_new_suggested() and can_leave()
+
         while self._pending:
+            if leaves():
+                return False
             left = min(request.expires_at for request in self._pending.values()) - workflow.now()
             if left > timedelta(0):
                 with suppress(TimeoutError):
                     await workflow.wait_condition(
-                        lambda: not self._pending, timeout=left, timeout_summary="approval expires"
+                        lambda: not self._pending or leaves(), timeout=left, timeout_summary="approval expires"
                     )
             self._expire()
-        return {decision.call_id: decision for decision in self._decided.values()}
+        return True
 
     def decide(self, payload: bytes) -> RecordedDecision:
         """Take one decision, given as JSON. Raises `DecisionRefused`; a refusal is recorded and changes nothing."""

@@ -3,7 +3,9 @@
 import base64
 import zlib
 
+from contracts.activities import ModelReply
 from contracts.agents import AgentSpec
+from contracts.approvals import ApprovalRequest, RecordedDecision
 from contracts.context import ExecutionContext
 from contracts.events import Event
 from contracts.messages import Message, Usage
@@ -12,10 +14,13 @@ from contracts.runs import EffectRecord, RunOptions, ToolResultRecord
 
 # An input over 2 MiB fails the workflow task for ever: stay below, with room for the fields around it.
 CARRY_MAX_BYTES = 1_900_000
+# More text than this is not packed at all: it would not fit unless it repeated itself, and packing it would take longer
+# than a workflow task should.
+CARRY_RAW_MAX_BYTES = 8_000_000
 
 
 class Carry(Record):
-    """The whole state of a run between two rounds: nothing in flight, nobody waiting."""
+    """The whole state of a run between two rounds, or while it waits for people: nothing is in flight."""
 
     agent: AgentSpec
     context: ExecutionContext
@@ -32,6 +37,9 @@ class Carry(Record):
     tool_results: tuple[ToolResultRecord, ...]
     tool_results_omitted: int
     previous_run_id: str
+    open_reply: ModelReply | None = None
+    pending_approvals: tuple[ApprovalRequest, ...] = ()
+    decisions: tuple[RecordedDecision, ...] = ()
 
     def pack(self) -> str:
         """Compressed and in Base64: text shrinks several times, so that far longer runs fit."""

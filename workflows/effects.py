@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 
 from contracts.messages import ToolCall
-from contracts.outcomes import ToolOutcome
-from contracts.runs import EffectRecord
+from contracts.outcomes import ToolOutcome, says_not_done
+from contracts.runs import EffectRecord, EffectState
 from workflows.journal import Journal
 
-# Only these say that nothing happened: the tool or the runtime refused before the effect. An exception, a timeout or
-# a cancellation may have come before or after it.
-_NOT_DONE = frozenset({"invalid_input", "not_found", "permission_denied", "conflict", "rate_limited", "unavailable"})
+# The tool did its work and returned; only what it returned could not be used.
+_DONE = frozenset({"result_not_json", "invalid_output", "result_refused"})
 
 
 class EffectLedger:
@@ -23,11 +22,14 @@ class EffectLedger:
         """Note that the call is about to be made: from here on its effect is unknown until settled."""
         self._records[call.call_id] = EffectRecord(call_id=call.call_id, tool=call.tool, state="unknown")
 
-    def settle(self, call: ToolCall, outcome: ToolOutcome) -> None:
-        """Note what the call came to."""
-        if outcome.ok:
+    def settle(self, call: ToolCall, outcome: ToolOutcome, compensated: bool | None = None) -> None:
+        """Note what the call came to; `compensated` says how an undo went, where there was one."""
+        state: EffectState
+        if compensated is not None:
+            state = "compensated" if compensated else "compensation_failed"
+        elif outcome.ok or (outcome.error is not None and outcome.error.code in _DONE):
             state = "done"
-        elif outcome.error is not None and outcome.error.category in _NOT_DONE:
+        elif says_not_done(outcome):
             state = "failed"
         else:
             self._journal.record("effect_unknown", call_id=call.call_id, tool=call.tool)

@@ -2,14 +2,15 @@
 
 from typing import get_args
 
+from pydantic import ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from contracts.outcomes import ToolOutcome, failure
+from contracts.outcomes import MAY_HAVE_HAPPENED, ErrorCategory, ToolOutcome, failure
 from contracts.runs import ErrorType
 from contracts.text import cut, encodable
 from contracts.tools import ToolContract
-from workflows.options import NEVER_RAN
+from workflows.options import REFUSED
 
 MESSAGE_MAX_BYTES = 2_000
 
@@ -46,27 +47,58 @@ def run_failure(error: ActivityError, otherwise: ErrorType) -> RunFailed:
     return RunFailed(otherwise, f"{error.activity_type}: {cause or error}")
 
 
-def never_ran(error: ActivityError) -> bool:
-    """Whether a worker refused the call before anything happened."""
-    return isinstance(error.cause, ApplicationError) and error.cause.type in NEVER_RAN
+def was_refused(error: ActivityError) -> bool:
+    """Whether the last attempt met a worker that lacks the tool in this version, and so did nothing."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type in REFUSED
 
 
-def tool_outcome(error: ActivityError, contract: ToolContract) -> ToolOutcome:
+def may_have_run(error: ActivityError, contract: ToolContract) -> bool:
+    """Whether an attempt before the refused one may have run. A worker that lacks the tool altogether cannot tell."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == "ToolVersionMismatch" and cause.details:
+        return bool(cause.details[0])
+    return contract.repeatable and contract.retry.max_attempts > 1
+
+
+def error_text(error: ActivityError) -> str:
+    """What an activity failed with, cut, for the record."""
+    cause = error.cause
+    return cut(encodable(cause.message if isinstance(cause, ApplicationError) else str(cause or error)), 1_000)
+
+
+def error_category(error: ActivityError) -> ErrorCategory:
+    """The category an activity failed with."""
+    told = _told(error.cause)
+    if told is not None and told.error is not None:
+        return told.error.category
+    return "timeout" if isinstance(error.cause, ActivityTimeoutError) else "internal"
+
+
+def tool_outcome(error: ActivityError, contract: ToolContract, after_unknown: bool = False) -> ToolOutcome:
     """What a tool's failed activity means. An effect whose end nobody saw is unknown, never "not done"."""
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type == "ToolFailed" and cause.details:
-        return ToolOutcome.model_validate(cause.details[0])
-    if isinstance(cause, CancelledError) and not (contract.has_effect and error.started_event_id):
-        return failure("cancelled", "the call was cancelled")
-    if never_ran(error) or (isinstance(cause, ActivityTimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START):
+    if (told := _told(cause)) is not None:
+        return told
+    not_begun = not error.started_event_id and not after_unknown
+    if isinstance(cause, CancelledError) and (not_begun or not contract.has_effect):
+        return failure("cancelled", "the call was cancelled", code="not_started" if not_begun else "")
+    never_taken = isinstance(cause, ActivityTimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START
+    if (was_refused(error) or never_taken) and not (after_unknown and contract.has_effect):
         reason = f"no worker serves version {contract.version} of {contract.name}; the call did not run"
         return failure("unavailable", reason, code="no_worker", retryable=True)
     if contract.has_effect:
-        return failure(
-            "unknown_outcome",
-            "the outcome of this call is unknown: it may or may not have taken effect. "
-            "Do not repeat it blindly; find out first.",
-        )
+        return failure("unknown_outcome", f"nobody saw how this call ended; {MAY_HAVE_HAPPENED}")
     if isinstance(cause, ActivityTimeoutError):
-        return failure("timeout", f"no answer within {contract.timeout:g} seconds", retryable=True)
-    return failure("internal", str(cause or error))
+        lost = cause.type == TimeoutType.HEARTBEAT
+        return failure("timeout", "the worker was lost" if lost else f"no answer within {contract.timeout:g} s")
+    return failure("internal", error_text(error))
+
+
+def _told(cause: BaseException | None) -> ToolOutcome | None:
+    """The outcome that a failed attempt carries. A tool in another process may send anything."""
+    if not isinstance(cause, ApplicationError) or cause.type != "ToolFailed" or not cause.details:
+        return None
+    try:
+        return ToolOutcome.model_validate(cause.details[0])
+    except ValidationError:
+        return None

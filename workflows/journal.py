@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
 from pydantic import JsonValue
 from temporalio import workflow
@@ -12,6 +13,7 @@ from contracts.text import cut, encodable
 HELD_EVENTS = 2_000
 CARRIED_EVENTS = 200
 TEXT_MAX_BYTES = 1_000
+PAGE_MAX_BYTES = 1_048_576
 
 
 class Journal:
@@ -36,8 +38,15 @@ class Journal:
     def page(self, query: EventsQuery) -> EventsPage:
         """What comes after a sequence number."""
         first = self._events[0].sequence if self._events else self.sequence + 1
-        later = [event for event in self._events if event.sequence > query.after_sequence]
-        return EventsPage(events=tuple(later[: query.limit]), first_available=first)
+        later = (event for event in self._events if event.sequence > query.after_sequence)
+        page: list[Event] = []
+        size = 0
+        for event in islice(later, query.limit):
+            size += len(event.model_dump_json())
+            if size > PAGE_MAX_BYTES and page:
+                break
+            page.append(event)
+        return EventsPage(events=tuple(page), first_available=first)
 
     def latest(self) -> tuple[Event, ...]:
         """What travels to the next execution of the chain."""

@@ -13,20 +13,22 @@ class Limits:
         self.tool_calls = tool_calls
         self._max_rounds = agent.max_rounds if options.max_rounds is None else options.max_rounds
         self._max_tool_calls = agent.max_tool_calls if options.max_tool_calls is None else options.max_tool_calls
+        self._rounds_source = f"max_rounds of {'the agent' if options.max_rounds is None else 'the options'}"
+        self._calls_source = f"max_tool_calls of {'the agent' if options.max_tool_calls is None else 'the options'}"
 
     def open_round(self, calls: int) -> None:
         """Spend one round and its calls, or none of them. Invalid and denied calls count too."""
         if self.rounds >= self._max_rounds:
             raise RunFailed(
                 "MaxRoundsExceeded",
-                f"the model asked for tools again after {self.rounds} of {self._max_rounds} rounds; raise max_rounds "
-                "of the agent if the work needs more",
+                f"the model asked for tools again after {self.rounds} of {self._max_rounds} rounds; raise "
+                f"{self._rounds_source} if the work needs more",
             )
         if self.tool_calls + calls > self._max_tool_calls:
             raise RunFailed(
                 "MaxToolCallsExceeded",
                 f"{self.tool_calls} of {self._max_tool_calls} tool calls are used, and the model asked for {calls}; "
-                "none of them ran; raise max_tool_calls of the agent if the work needs more",
+                f"none of them ran; raise {self._calls_source} if the work needs more",
             )
         self.rounds += 1
         self.tool_calls += calls

@@ -5,26 +5,33 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
+from contracts.policies import CompensationRule
 from contracts.tools import ToolContract
 
-# A worker that lacks the activity fails it at once, before anything ran: the run offers it again by itself.
-NEVER_RAN = ("NotFoundError", "ToolVersionMismatch")
+# A worker that lacks the tool, or has another version of it, refuses the call before anything runs: the run offers it
+# again by itself.
+REFUSED = ("NotFoundError", "ToolVersionMismatch")
 
 LOAD_AGENT = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=10),
     retry_policy=RetryPolicy(maximum_attempts=10, maximum_interval=timedelta(seconds=30)),
 )
 
+
 # A reply may take minutes; a lost worker is noticed by its missing heartbeat. The delays that a provider asks for
 # come with each failure, so the policy's own backoff is only for those that name none.
-MODEL = ActivityConfig(
-    start_to_close_timeout=timedelta(minutes=10),
-    heartbeat_timeout=timedelta(seconds=15),
-    retry_policy=RetryPolicy(
-        initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=8
-    ),
-    cancellation_type=ActivityCancellationType.TRY_CANCEL,
-)
+def model(round: int) -> ActivityConfig:
+    """How the model is called in this round (from 1)."""
+    return ActivityConfig(
+        summary=f"round {round}",
+        start_to_close_timeout=timedelta(minutes=10),
+        heartbeat_timeout=timedelta(seconds=15),
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=8
+        ),
+        cancellation_type=ActivityCancellationType.TRY_CANCEL,
+    )
+
 
 # The activity gives up by itself at the contract's timeout; the server only has to catch one that cannot.
 TOOL_GRACE = timedelta(seconds=5)
@@ -38,19 +45,54 @@ def offer_delay(offer: int) -> timedelta:
     return timedelta(seconds=min(60, 2**offer))
 
 
+# Pure checking of a value that is already there.
+SETTLE = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=30),
+    retry_policy=RetryPolicy(maximum_attempts=10, maximum_interval=timedelta(seconds=30)),
+)
+
+# How long a call waits for a worker of another task queue to take it.
+FOREIGN_START = timedelta(minutes=10)
+
+
+def undo(contract: ToolContract, rule: CompensationRule) -> ActivityConfig:
+    """How an effect is undone: by its own rule, and whatever happens to the run meanwhile."""
+    return ActivityConfig(
+        task_queue=contract.task_queue,
+        start_to_close_timeout=timedelta(seconds=rule.timeout) + TOOL_GRACE,
+        heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
+        retry_policy=RetryPolicy(maximum_attempts=rule.max_attempts, maximum_interval=timedelta(minutes=1)),
+    )
+
+
+def reconcile(contract: ToolContract) -> ActivityConfig:
+    """How the outside world is asked whether a call took effect. Asking changes nothing, so it may be repeated."""
+    return ActivityConfig(
+        task_queue=contract.task_queue,
+        start_to_close_timeout=timedelta(seconds=60),
+        heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
+        retry_policy=RetryPolicy(maximum_attempts=5, maximum_interval=timedelta(seconds=30)),
+    )
+
+
 def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
     """How one call of this tool is run: one attempt unless its contract allows repetition."""
     retry = contract.retry
+    # Whoever works outside our workers does not beat for us.
+    silent = contract.completes_later or contract.task_queue is not None
     return ActivityConfig(
         activity_id=activity_id,
+        summary=activity_id,
+        task_queue=contract.task_queue,
+        schedule_to_start_timeout=FOREIGN_START if contract.task_queue else None,
         start_to_close_timeout=timedelta(seconds=contract.timeout) + TOOL_GRACE,
-        heartbeat_timeout=timedelta(seconds=contract.heartbeat_timeout),
+        heartbeat_timeout=None if silent else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(
             initial_interval=timedelta(seconds=retry.initial_interval),
             maximum_interval=timedelta(seconds=retry.max_interval),
             backoff_coefficient=retry.multiplier,
             maximum_attempts=retry.max_attempts if contract.repeatable else 1,
-            non_retryable_error_types=NEVER_RAN,
+            non_retryable_error_types=REFUSED,
         ),
         # What an effect came to must be known, even when the run is being cancelled.
         cancellation_type=(

@@ -2,21 +2,33 @@
 
 from temporalio import workflow
 
+from contracts.activities import ModelReply
 from contracts.agents import AgentSpec
 from contracts.context import ExecutionContext
-from contracts.messages import Usage
-from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState, RunError, RunOptions, RunStatus
+from contracts.messages import Message, Usage
+from contracts.projection import audit, model_text
+from contracts.runs import (
+    AgentRunInput,
+    AgentRunResult,
+    AgentRunState,
+    RunError,
+    RunOptions,
+    RunStatus,
+    ToolResultRecord,
+)
 from contracts.text import cut
 from workflows.approval_gate import ApprovalGate
-from workflows.carry import Carry
+from workflows.carry import CARRY_RAW_MAX_BYTES, Carry
 from workflows.effects import EffectLedger
 from workflows.failures import RunFailed
 from workflows.journal import Journal
 from workflows.limits import Limits
-from workflows.tool_results import ToolResults
+from workflows.tool_results import MOST_RECORDS, ToolResults
+from workflows.tool_round import Answer
 from workflows.transcript import Transcript
 
 RESULT_TEXT_MAX_BYTES = 262_144
+RESULT_MAX_BYTES = 1_048_576
 # The latest effects that state and result show.
 SHOWN_EFFECTS = 1_000
 
@@ -40,6 +52,9 @@ class RunState:
         self.finish_reason: str | None = None
         self.error: RunError | None = None
         self.previous_run_id: str | None = None
+        # The reply whose round is not closed yet.
+        self.open_reply: ModelReply | None = None
+        self.too_large_to_carry = False
         self._loaded: tuple[AgentSpec, Limits] | None = None
 
     @property
@@ -62,6 +77,32 @@ class RunState:
         self.options = options
         self._loaded = (agent, Limits(agent, options, rounds, tool_calls))
 
+    def answer(self, answer: Answer) -> None:
+        """Add an answer to the transcript, as the model reads it, and to the results."""
+        call, outcome = answer.call, answer.outcome
+        text = model_text(outcome)
+        truncated = outcome.projection is not None
+        self.transcript.append(Message(role="tool", call_id=call.call_id, text=text, ok=outcome.ok))
+        report = outcome.projection.report.model_dump(mode="json") if outcome.projection else None
+        self.journal.record(
+            "tool_output_projection_recorded", call_id=call.call_id, tool=call.tool, sha256=audit(text), report=report
+        )
+        if truncated:
+            self.journal.record("tool_output_truncated", call_id=call.call_id, tool=call.tool)
+        attempts = outcome.metadata.get("tool_attempt")
+        record = ToolResultRecord(
+            call_id=call.call_id,
+            tool=call.tool,
+            ok=outcome.ok,
+            text=text,
+            error=outcome.error,
+            duration_ms=round(answer.duration.total_seconds() * 1000),
+            attempts=attempts if isinstance(attempts, int) else 0,
+            idempotency_key=answer.idempotency_key,
+            truncated=truncated,
+        )
+        self.results.add(record, outcome)
+
     def view(self) -> AgentRunState:
         """Answer of the query `state`."""
         return AgentRunState(
@@ -79,25 +120,40 @@ class RunState:
         )
 
     def result(self) -> AgentRunResult:
-        """What the run ends with, bounded in total."""
+        """What the run ends with, bounded in total: one that does not fit would keep the run from ending at all."""
+        for texts_max_bytes in (RESULT_TEXT_MAX_BYTES, 16_384, 1_024):
+            for most_records in (MOST_RECORDS, 100, 10, 0):
+                result = self._result(texts_max_bytes, most_records)
+                if len(result.model_dump_json().encode()) <= RESULT_MAX_BYTES:
+                    return result
+        return result
+
+    def _result(self, texts_max_bytes: int, most_records: int) -> AgentRunResult:
         info = workflow.info()
+        records = self.results.records[-most_records:] if most_records else ()
         return AgentRunResult(
             workflow_id=info.workflow_id,
             run_id=info.run_id,
             status=self.status,
-            text=cut(self.text, RESULT_TEXT_MAX_BYTES),
+            text=cut(self.text, texts_max_bytes),
             finish_reason=self.finish_reason,
             rounds=self.limits.rounds if self.is_loaded else 0,
-            tool_results=self.results.records,
-            tool_results_omitted=self.results.omitted,
+            tool_results=records,
+            tool_results_omitted=self.results.omitted + len(self.results.records) - len(records),
             usage=self.usage,
             effects=self.effects.records[-SHOWN_EFFECTS:],
             last_sequence=self.journal.sequence,
             error=self.error,
         )
 
+    def can_carry(self) -> bool:
+        """Whether packing the state is worth trying: it costs time in the workflow task, and may not fit."""
+        return not self.too_large_to_carry and self.transcript.size <= CARRY_RAW_MAX_BYTES
+
     def carry(self) -> Carry:
         """The state to continue with."""
+        pending, decided = self.approvals.pending, self.approvals.decided
+        open_calls = {call.call_id for call in self.open_reply.calls} if self.open_reply else set()
         return Carry(
             agent=self.agent,
             context=self.context,
@@ -114,6 +170,9 @@ class RunState:
             tool_results=self.results.records,
             tool_results_omitted=self.results.omitted,
             previous_run_id=workflow.info().run_id,
+            open_reply=self.open_reply,
+            pending_approvals=pending,
+            decisions=tuple(decision for decision in decided if decision.call_id in open_calls),
         )
 
     def resume(self, run_input: AgentRunInput) -> None:
@@ -130,10 +189,12 @@ class RunState:
         self.next_call = carry.next_call
         self.unknown_tools = carry.unknown_tools
         self.previous_run_id = carry.previous_run_id
+        self.open_reply = carry.open_reply
+        self.approvals.resume(carry.pending_approvals, carry.decisions)
         self.load(carry.agent, carry.options, carry.rounds, carry.tool_calls)
         self.journal.record("continued_as_new", previous_run_id=carry.previous_run_id)
 
     def _require_loaded(self) -> tuple[AgentSpec, Limits]:
         if self._loaded is None:
-            raise RunFailed("InternalError", "the agent is not loaded yet")
+            raise LookupError("this run has no agent: it is not loaded yet, or the run ended before")
         return self._loaded

@@ -4,23 +4,29 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
+from pydantic import JsonValue
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 from contracts.agents import AgentSpec
 from contracts.approvals import ApprovalRequest, RecordedDecision, action_digest
 from contracts.context import ExecutionContext
 from contracts.idempotency import approval_id, idempotency_key
 from contracts.messages import InvalidToolCall, ProposedCall, ToolCall
-from contracts.outcomes import ToolOutcome, failure
+from contracts.outcomes import ToolErrorInfo, ToolOutcome, failure
+from contracts.pointers import NotThere, at, scalar_text
 from contracts.runs import RunOptions
 from contracts.tools import ToolContract, ToolInvocation
-from workflows import options as activity_options
 from workflows.approval_gate import ApprovalGate
+from workflows.attempts import Attempts
 from workflows.effects import EffectLedger
-from workflows.failures import RunFailed, never_ran, tool_outcome
+from workflows.failures import RunFailed
+from workflows.history import check_room
 from workflows.journal import Journal
+
+# Calls that run side by side: the server allows 2,000 pending activities, and their results share one history.
+MOST_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True)
@@ -39,46 +45,73 @@ class _PlannedCall:
 
     call: ToolCall
     contract: ToolContract
+    expected_resource_version: str | None
 
     @property
     def action_digest(self) -> str:
         return action_digest(self.contract.name, self.contract.version, self.call.arguments)
 
 
-class ToolRound:
-    """Runs the calls of one reply under the run's agent, options and gate."""
+class RoundContext(Protocol):
+    """What a round needs of the run it belongs to."""
 
-    def __init__(
-        self,
-        calls: Sequence[ProposedCall],
-        *,
-        agent: AgentSpec,
-        options: RunOptions,
-        context: ExecutionContext,
-        journal: Journal,
-        approvals: ApprovalGate,
-        effects: EffectLedger,
-        on_waiting: Callable[[bool], None],
-    ) -> None:
+    @property
+    def agent(self) -> AgentSpec: ...
+
+    options: RunOptions
+    context: ExecutionContext
+    journal: Journal
+    approvals: ApprovalGate
+    effects: EffectLedger
+
+
+class ToolRound:
+    """Runs the calls of one reply under the run's agent, options and gate: admit, consent, execute, in this order."""
+
+    def __init__(self, calls: Sequence[ProposedCall], state: RoundContext, on_waiting: Callable[[bool], None]) -> None:
         self._calls = calls
-        self._agent = agent
-        self._options = options
-        self._context = context
-        self._journal = journal
-        self._approvals = approvals
-        self._effects = effects
+        self._agent = state.agent
+        self._options = state.options
+        self._context = state.context
+        self._journal = state.journal
+        self._approvals = state.approvals
+        self._effects = state.effects
         self._on_waiting = on_waiting
+        self._planned: list[_PlannedCall] = []
         self._answers: dict[str, Answer] = {}
         self._cancelled = False
         info = workflow.info()
         self._chain = (info.workflow_id, info.first_execution_run_id)
 
-    async def run(self) -> None:
-        """Answer every call. Raises `RunFailed` where agent or options say that a refusal or a failure ends the run;
-        what is not answered then did not run."""
-        planned = [plan for call in self._calls if (plan := self._admit(call)) is not None]
-        consented = await self._consent(planned)
+    def admit(self, begun: bool) -> None:
+        """Answer the calls that cannot run, plan the others. `begun` says that an earlier execution recorded this."""
+        for call in self._calls:
+            if (plan := self._admit(call, begun)) is not None:
+                self._planned.append(plan)
+
+    async def consent(self, can_leave: Callable[[], bool]) -> bool:
+        """Wait for every decision that the batch needs, before any call of it runs. False when the run should continue
+        as new instead; ask again where it cannot. Raises `RunFailed` where the agent says that a refusal ends the run.
+        """
+        for plan in self._planned:
+            if plan.contract.approval != "never" or self._options.approve == "all":
+                self._approvals.ask(self._request(plan))
+        self._on_waiting(bool(self._approvals.pending))
+        if not await self._approvals.settled(can_leave):
+            return False
+        self._on_waiting(False)
+        decisions = {decision.call_id: decision for decision in self._approvals.decided}
+        for plan in self._planned:
+            decision = decisions.get(plan.call.call_id)
+            if decision is not None and decision.resolution != "approved":
+                self._refuse(plan, decision)
+        return True
+
+    async def execute(self) -> None:
+        """Run what may run. Raises `RunFailed` where the options say that a failure ends the run."""
+        consented = [plan for plan in self._planned if plan.call.call_id not in self._answers]
         for group in self._groups(consented):
+            check_room()
             await asyncio.gather(*(self._execute(plan) for plan in group))
             self._check_after(group)
 
@@ -86,42 +119,36 @@ class ToolRound:
         """One answer a call, in call order, with `unanswered` for those that were not run."""
         return [self._answers.get(call.call_id, Answer(call, unanswered)) for call in self._calls]
 
-    def _admit(self, call: ProposedCall) -> _PlannedCall | None:
+    def _admit(self, call: ProposedCall, begun: bool) -> _PlannedCall | None:
         if isinstance(call, InvalidToolCall):
-            issues = "; ".join(f"{issue.pointer}: {issue.message}" for issue in call.issues)
-            self._journal.record(
-                "tool_invalid", call_id=call.call_id, tool=call.tool, reason=call.reason, issues=issues, raw=call.raw
-            )
+            issues = "; ".join(map(str, call.issues))
+            if not begun:
+                self._journal.record(
+                    "tool_invalid",
+                    call_id=call.call_id,
+                    tool=call.tool,
+                    reason=call.reason,
+                    issues=issues,
+                    raw=call.raw,
+                )
             told = failure("not_found" if call.reason == "unknown_tool" else "invalid_input", issues, code=call.reason)
             self._answers[call.call_id] = Answer(call, told)
             return None
         contract = self._agent.tool(call.tool)
         if contract is None:
             raise RunFailed("InternalError", f"the reply holds a valid call of {call.tool!r}, which is no tool here")
-        self._journal.record("tool_proposed", call_id=call.call_id, tool=call.tool)
-        return _PlannedCall(call, contract)
-
-    async def _consent(self, planned: Sequence[_PlannedCall]) -> list[_PlannedCall]:
-        """The calls that may run, once every decision that the batch needs is in."""
-        for plan in planned:
-            if plan.contract.approval == "always" or self._options.approve == "all":
-                self._approvals.ask(self._request(plan))
-        self._on_waiting(bool(self._approvals.pending))
-        decisions = await self._approvals.decisions()
-        self._on_waiting(False)
-        consented = []
-        for plan in planned:
-            decision = decisions.get(plan.call.call_id)
-            if decision is None or decision.resolution == "approved":
-                consented.append(plan)
-            else:
-                self._refuse(plan, decision)
-        return consented
+        if not begun:
+            self._journal.record("tool_proposed", call_id=call.call_id, tool=call.tool)
+        try:
+            return _PlannedCall(call, contract, _expected_version(contract, call.arguments))
+        except ValueError as missing:
+            self._answers[call.call_id] = Answer(call, failure("invalid_input", str(missing)))
+            return None
 
     def _request(self, plan: _PlannedCall) -> ApprovalRequest:
         now = workflow.now()
         seconds = self._options.approval_expires_seconds or self._agent.approval_expires_seconds
-        required = plan.contract.approval == "always"
+        required = plan.contract.approval != "never"
         return ApprovalRequest(
             approval_id=approval_id(self._chain, plan.call.call_id),
             call_id=plan.call.call_id,
@@ -130,6 +157,7 @@ class ToolRound:
             arguments=plan.call.arguments,
             action_digest=plan.action_digest,
             side_effect=plan.contract.side_effect,
+            capabilities=plan.contract.capabilities,
             reason="the tool's contract requires it" if required else "this run asks for every call",
             requested_at=now,
             expires_at=now + timedelta(seconds=seconds),
@@ -157,7 +185,7 @@ class ToolRound:
                 yield group
                 group = []
             group.append(plan)
-            if alone:
+            if alone or len(group) == MOST_IN_FLIGHT:
                 yield group
                 group = []
         if group:
@@ -173,54 +201,24 @@ class ToolRound:
             arguments=call.arguments,
             idempotency_key=key,
             action_digest=plan.action_digest,
+            expected_resource_version=plan.expected_resource_version,
+            output_limits=(self._options.tool_output or self._agent.tool_output).tightened(contract.model_output),
             context=self._context,
         )
         if contract.has_effect:
             self._effects.intend(call)
         self._journal.record("tool_started", call_id=call.call_id, tool=call.tool)
         started = workflow.now()
-        outcome = await self._offer(contract, invocation)
+        attempts = Attempts(contract, invocation, self._agent.digest, self._journal)
+        outcome = await attempts.outcome()
+        self._cancelled |= attempts.cancelled
+        if contract.has_effect:
+            self._effects.settle(call, outcome, attempts.compensated)
         self._record(plan, Answer(call, outcome, workflow.now() - started, key))
-
-    async def _offer(self, contract: ToolContract, invocation: ToolInvocation) -> ToolOutcome:
-        """Run the tool's activity. A worker that holds another version refuses it before anything happens; the call
-        is then offered again, a bounded number of times."""
-        for offer in range(activity_options.OFFERS):
-            activity = workflow.start_activity(
-                contract.name,
-                invocation,
-                result_type=ToolOutcome,
-                **activity_options.tool(contract, f"{invocation.call_id}.{offer}" if offer else invocation.call_id),
-            )
-            try:
-                return await self._end_of(activity)
-            except ActivityError as error:
-                outcome = tool_outcome(error, contract)
-                if not never_ran(error) or self._cancelled:
-                    return outcome
-            try:
-                await workflow.sleep(activity_options.offer_delay(offer))
-            except asyncio.CancelledError:
-                self._cancelled = True
-                return failure("cancelled", "the run was cancelled; the call did not run")
-        return outcome
-
-    async def _end_of(self, activity: workflow.ActivityHandle[ToolOutcome]) -> ToolOutcome:
-        """The activity's result, also when the run is cancelled meanwhile: the tool is asked to stop and what it came
-        to is still recorded. (A cancelled `await` of an activity that then completes would swallow the cancellation.)
-        """
-        try:
-            return await asyncio.shield(activity)
-        except asyncio.CancelledError:
-            self._cancelled = True
-            activity.cancel()
-            return await activity
 
     def _record(self, plan: _PlannedCall, answer: Answer) -> None:
         call, outcome = plan.call, answer.outcome
         self._answers[call.call_id] = answer
-        if plan.contract.has_effect:
-            self._effects.settle(call, outcome)
         milliseconds = round(answer.duration.total_seconds() * 1000)
         if outcome.ok:
             self._journal.record("tool_completed", call_id=call.call_id, tool=call.tool, duration_ms=milliseconds)
@@ -240,6 +238,23 @@ class ToolRound:
             raise asyncio.CancelledError("the run was cancelled")
         if self._options.on_tool_error == "fail_run":
             for plan in group:
-                error = self._answers[plan.call.call_id].outcome.error
-                if error is not None:
+                outcome = self._answers[plan.call.call_id].outcome
+                if not outcome.ok:
+                    error = outcome.error or ToolErrorInfo(category="internal")
                     raise RunFailed("ToolFailed", f"{plan.call.tool}: {error.category}: {error.message}")
+
+
+def _expected_version(contract: ToolContract, arguments: JsonValue) -> str | None:
+    """The resource version that a call expects. Raises ValueError where its contract requires one and it gives none."""
+    rule = contract.resource_version
+    if rule is None:
+        return None
+    try:
+        expected = scalar_text(at(rule.argument, arguments))
+    except NotThere:
+        if rule.require_expected:
+            raise ValueError(f"tool invocation requires an expected resource version at {rule.argument}") from None
+        return None
+    if expected is None and rule.require_expected:
+        raise ValueError(f"expected resource version must be a scalar value, at {rule.argument}")
+    return expected

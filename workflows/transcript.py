@@ -20,6 +20,7 @@ class Transcript:
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._messages: list[Message] = []
         self._sizes: list[int] = []
+        self._size = 0
         self._digest = EMPTY_DIGEST
         self._referred = 0
         for message in messages:
@@ -30,6 +31,7 @@ class Transcript:
         text = message_text(message)
         self._messages.append(message)
         self._sizes.append(len(text.encode()))
+        self._size += self._sizes[-1]
         self._digest = extend_digest(self._digest, text)
 
     def ref(self) -> TranscriptRef:
@@ -48,6 +50,11 @@ class Transcript:
                 break
             end += 1
         return TranscriptPage(messages=tuple(self._messages[query.start : end]), next=end, total=len(self._messages))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all messages as JSON."""
+        return self._size
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -3,7 +3,7 @@
 Copy this package to start your own agent, and serve it with `python worker.py --app <your module>`.
 """
 
-from activities.tooling import ToolError, tool
+from activities.tooling import tool
 from contracts.agents import AgentSpec
 from contracts.tools import ToolInvocation
 from examples.refund_desk import shop
@@ -12,41 +12,25 @@ from examples.refund_desk import shop
 @tool(side_effect="read")
 def find_order(order_id: str) -> shop.Order:
     """Look up an order: customer, item, total in cents, delivery and state."""
-    try:
-        return shop.order(order_id)
-    except shop.UnknownOrder as error:
-        raise ToolError("not_found", str(error)) from None
+    return shop.order(order_id)
 
 
 @tool(side_effect="read")
 def check_refund_policy(order_id: str) -> shop.Verdict:
     """Whether an order may be refunded, and up to how many cents."""
-    try:
-        return shop.verdict(order_id)
-    except shop.UnknownOrder as error:
-        raise ToolError("not_found", str(error)) from None
+    return shop.verdict(order_id)
 
 
 @tool(side_effect="write", idempotency="idempotent_with_key", approval="always")
 def refund_order(order_id: str, amount_cents: int, reason: str, invocation: ToolInvocation) -> shop.Payment:
     """Send money back to the customer of an order. A person decides first."""
-    try:
-        return shop.refund(invocation.idempotency_key, order_id, amount_cents, reason)
-    except shop.UnknownOrder as error:
-        raise ToolError("not_found", str(error)) from None
-    except shop.AmountRefused as error:
-        raise ToolError("invalid_input", str(error)) from None
-    except shop.RefundConflict as error:
-        raise ToolError("conflict", str(error)) from None
+    return shop.refund(invocation.idempotency_key, order_id, amount_cents, reason)
 
 
 @tool(side_effect="write", idempotency="idempotent_with_key")
 def notify_customer(order_id: str, message: str, invocation: ToolInvocation) -> shop.Mail:
     """Send a message to the customer of an order."""
-    try:
-        return shop.notify(invocation.idempotency_key, order_id, message)
-    except shop.UnknownOrder as error:
-        raise ToolError("not_found", str(error)) from None
+    return shop.notify(invocation.idempotency_key, order_id, message)
 
 
 refund_desk = AgentSpec(

@@ -24,7 +24,7 @@ from contracts.approvals import ApprovalRequest
 from contracts.runs import AgentRunResult
 from examples import refund_desk
 from examples.refund_desk import shop
-from examples.refund_desk.narration import approval_text, effects_text, event_line, visible
+from examples.refund_desk.narration import approval_text, decision_command, effects_text, event_line, visible
 from examples.refund_desk.watching import (
     Ending,
     Resolution,
@@ -36,23 +36,26 @@ from examples.refund_desk.watching import (
     read_line,
     retries,
 )
-from runtime.dev_server import DEFAULT_PORTS, DevServer, dev_server, free_ports
+from runtime.dev_server import DEFAULT_PORTS, DevServer, Ports, dev_server, free_ports
 from runtime.serving import agent_worker, model_providers
 from runtime.settings import Settings, StartupError
 
 PROMPT = "Order ord_1042 arrived broken. Please refund it."
 WORKFLOW_ID_PREFIX = "refund-1042-demo-"
+# Not the shop of `make worker`: each demo starts it afresh, and what a worker's runs did has to last.
+SHOP = Path(".steadyhand/demo/refund_desk.db")
 
 
-def main() -> int:
-    """Exit status: 0 completed as decided, 1 not, 2 cannot start, 130 interrupted."""
+def main(ports: Ports = DEFAULT_PORTS) -> int:
+    """Run the demo, with its server on these ports if they are free. Exit status: 0 completed as decided, 1 not, 2
+    cannot start, 130 interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character gets its escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     # A failed attempt is told by the run itself; a traceback for each would bury it.
     logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
     try:
-        return asyncio.run(_demo(_decision_from_environment()))
+        return asyncio.run(_demo(_decision_from_environment(), ports))
     except (StartupError, CatalogError) as error:
         for problem in str(error).splitlines():
             print(f"demo: {problem}", file=sys.stderr)
@@ -80,15 +83,16 @@ def _decision_from_environment() -> Resolution | None:
             raise StartupError(f"DEMO_DECISION is {other!r}: set it to approved or denied")
 
 
-async def _demo(decision: Resolution | None) -> int:
+async def _demo(decision: Resolution | None, ports: Ports) -> int:
     settings = Settings.from_environment()
     catalog = Catalog.from_modules([refund_desk], settings.model)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
         providers = model_providers(settings, catalog, http)
-        server = await _start_server(stack)
+        server = await _start_server(stack, ports)
         print(f"Temporal server at {server.address}, UI at {server.ui_url}")
         await _end_earlier_runs(server.client)
+        os.environ["REFUND_DESK_DATABASE"] = str(SHOP)
         shop.reset()
         workflow_id = f"{WORKFLOW_ID_PREFIX}{time.time_ns() // 1_000_000:x}"
         # A task queue of its own: another worker that comes to this server must not take the demo's run.
@@ -104,18 +108,21 @@ async def _demo(decision: Resolution | None) -> int:
         if decision is None:
             print("Press Enter to stop the server and leave.")
             await read_line()
+    # On other ports it may have had another database too.
+    as_usual = server.address.endswith(f":{ports.grpc}")
+    print(f"The server has stopped{'; `make worker` shows the run again at the same address' if as_usual else ''}.")
     print(f"RESULT status={ending.status} rounds={ending.rounds} tool_calls={ending.tool_calls} refunds={refunds}")
     # A decision given beforehand holds even if the agent never asked: then the demo did not do its work.
     expected = 1 if (decision or decided) == "approved" else 0
     return 0 if ending.status == "completed" and refunds == expected else 1
 
 
-async def _start_server(stack: AsyncExitStack) -> DevServer:
-    """On the usual ports and the database that `make worker` uses; where those are taken, on others."""
+async def _start_server(stack: AsyncExitStack, ports: Ports) -> DevServer:
+    """On these ports and the database that `make worker` uses; where those are taken, on others."""
     database = Path(".steadyhand/temporal.db")
-    for ports in (DEFAULT_PORTS, free_ports()):
+    for tried in (ports, free_ports()):
         try:
-            return await stack.enter_async_context(dev_server(database, ports))
+            return await stack.enter_async_context(dev_server(database, tried))
         except StartupError as error:
             print(f"({str(error).partition(': ')[0]}; starting elsewhere)")
     return await stack.enter_async_context(dev_server(None, free_ports()))
@@ -175,7 +182,9 @@ async def _follow(run: Run, address: str, decision: Resolution | None) -> str | 
 
 
 async def _resolve(run: Run, request: ApprovalRequest, address: str, decision: Resolution | None) -> None:
-    print(approval_text(request, address, run.id))
+    print(approval_text(request))
+    print("To approve from another terminal:" if decision is None else "The same from any terminal:")
+    print(f"  {decision_command(request, decision or 'approved', address, run.id)}\n")
     resolution = decision or await ask_terminal(run, request)
     if resolution is None:
         print("\nDecided elsewhere.")

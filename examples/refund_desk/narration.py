@@ -13,12 +13,12 @@ from examples.refund_desk.shop import Mail, Payment
 
 _PHRASES = {
     "run_started": "run started with agent {agent}",
-    "model_started": "asking the model ({messages} messages)",
+    "model_started": "asking the model ({messages})",
     "model_completed": "the model replied, tool calls: {calls}",
     "model_failed": "the model failed: {error}: {message}",
     "tool_proposed": "{tool}: the model wants to call it",
     "tool_invalid": "{tool}: not a valid call: {issues}",
-    "tool_refused": "{tool}: {reason}",
+    "tool_refused": "{tool}: not run",
     "approval_requested": "{tool}: waits for a person",
     "approval_recorded": "{tool}: {resolution} by {by}",
     "approval_refused": "a decision was refused: {reason}",
@@ -26,12 +26,15 @@ _PHRASES = {
     "tool_started": "{tool}: running",
     "tool_completed": "{tool}: done in {duration_ms} ms",
     "tool_failed": "{tool}: failed: {category}: {message}",
+    "tool_output_projection_recorded": "{tool}: the model is told",
+    "tool_output_truncated": "{tool}: the model is told only the beginning",
     "effect_unknown": "{tool}: nobody knows whether it happened",
     "signal_refused": "a signal was refused: {reason}",
-    "run_completed": "run completed after {rounds} rounds",
+    "run_completed": "run completed after {rounds}",
     "run_failed": "run failed: {error}: {message}",
     "run_cancelled": "run cancelled",
 }
+_COUNTED = {"messages": "message", "rounds": "round"}
 
 
 class _Visible(dict[str, str]):
@@ -47,23 +50,16 @@ def visible(text: str) -> str:
 def event_line(event: Event) -> str:
     """One line for an event: number, time (UTC), what happened."""
     data = {name: visible(str(value)) for name, value in event.data.items()}
+    for name, noun in _COUNTED.items():
+        if name in data:
+            data[name] += f" {noun}" if data[name] == "1" else f" {noun}s"
     other = " ".join([event.type, *(f"{name}={value}" for name, value in data.items())])
     phrase = _PHRASES.get(event.type, "{other}").format_map(_Visible(data, other=other))
     return f"  {event.sequence:>3}  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03}  {phrase}"
 
 
-def approval_text(request: ApprovalRequest, address: str, workflow_id: str) -> str:
-    """What would run, and the command that approves it from another terminal."""
-    decision = {
-        "approval_id": request.approval_id,
-        "resolution": "approved",
-        "by": "me",
-        "action_digest": request.action_digest,
-    }
-    command = [
-        *(_temporal_command(), "workflow", "signal", "--address", address, "--namespace", "default"),
-        *("--workflow-id", workflow_id, "--name", "resolve_approval", "--input", json.dumps(decision)),
-    ]
+def approval_text(request: ApprovalRequest) -> str:
+    """What would run if it is approved."""
     lines = [
         "",
         "A person has to decide. This would run:",
@@ -71,11 +67,23 @@ def approval_text(request: ApprovalRequest, address: str, workflow_id: str) -> s
         f"  arguments  {visible(json.dumps(request.arguments, ensure_ascii=False))}",
         f"  digest     {visible(request.action_digest)}",
         f"  expires    {request.expires_at:%Y-%m-%d %H:%M} UTC",
-        "The same decision from any other terminal:",
-        f"  {shlex.join(command)}",
-        "",
     ]
     return "\n".join(lines)
+
+
+def decision_command(request: ApprovalRequest, resolution: str, address: str, workflow_id: str) -> str:
+    """The shell command that resolves the request, from any terminal."""
+    decision = {
+        "approval_id": request.approval_id,
+        "resolution": resolution,
+        "by": "me",
+        "action_digest": request.action_digest,
+    }
+    command = [
+        *(_temporal_command(), "workflow", "signal", "--address", address, "--namespace", "default"),
+        *("--workflow-id", workflow_id, "--name", "resolve_approval", "--input", json.dumps(decision)),
+    ]
+    return shlex.join(command)
 
 
 def effects_text(payments: Sequence[Payment], mails: Sequence[Mail]) -> str:

@@ -1,6 +1,7 @@
 """The shop behind the refund desk: real money in a real SQLite file, so that what an agent did can be counted.
 
-It stands for the systems your own tools would call, and does what a payment API with idempotency keys does.
+It stands for the systems your own tools would call, and does what a payment API with idempotency keys does. What it
+refuses, it refuses in words for the agent: `ToolError`, with "not_found" for an order that does not exist.
 """
 
 import csv
@@ -13,6 +14,8 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
+
+from activities.tooling import ToolError
 
 REFUND_DAYS = 30
 REFUND_LIMIT_CENTS = 50_000
@@ -75,18 +78,6 @@ class Mail(BaseModel):
     message: str
 
 
-class UnknownOrder(LookupError):
-    """There is no order with this id."""
-
-
-class AmountRefused(ValueError):
-    """The amount is not one that this order can give back."""
-
-
-class RefundConflict(Exception):
-    """The order is already refunded by another request, or the key belongs to another one."""
-
-
 def reset() -> None:
     """Put the shop back to what orders.csv says: no payments, an empty outbox."""
     with _transaction() as db:
@@ -96,14 +87,14 @@ def reset() -> None:
 
 
 def order(order_id: str) -> Order:
-    """The order with this id; its state says "refunded" once money went back. Raises `UnknownOrder`."""
+    """The order with this id; its state says "refunded" once money went back."""
     with _transaction() as db:
         return _order(db, order_id)
 
 
 def verdict(order_id: str) -> Verdict:
     """What the refund policy says. It counts days up to the customer's report, so the answer never changes with the
-    clock. Raises `UnknownOrder`."""
+    clock."""
     found = order(order_id)
     days = (found.reported_on - found.delivered_on) // timedelta(days=1)
     if found.state == "refunded":
@@ -120,15 +111,17 @@ def verdict(order_id: str) -> Verdict:
 def refund(key: str, order_id: str, amount_cents: int, reason: str) -> Payment:
     """Send money back. However often it is asked with one key, also at once, money moves once.
 
-    Raises `UnknownOrder`, `AmountRefused` and `RefundConflict`; nothing has moved then.
+    Raises `ToolError`, and nothing has moved then: "invalid_input" for an amount that this order cannot give back,
+    "conflict" for an order that another request refunded and for a key that belongs to another refund.
     """
     with _transaction() as db:
         paid = _order(db, order_id)
         if not 0 < amount_cents <= paid.total_cents:
-            raise AmountRefused(f"{amount_cents} cents is not between 1 and the order's total of {paid.total_cents}")
+            problem = f"{amount_cents} cents is not between 1 and the order's total of {paid.total_cents}"
+            raise ToolError("invalid_input", problem)
         known = db.execute("SELECT 1 FROM payments WHERE key = ?", (key,)).fetchone()
         if paid.state == "refunded" and known is None:
-            raise RefundConflict(f"order {order_id} is already refunded")
+            raise ToolError("conflict", f"order {order_id} is already refunded")
         db.execute(
             "INSERT INTO payments (key, order_id, amount_cents, reason) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (key) DO NOTHING",
@@ -136,13 +129,14 @@ def refund(key: str, order_id: str, amount_cents: int, reason: str) -> Payment:
         )
         payment = Payment(**db.execute("SELECT * FROM payments WHERE key = ?", (key,)).fetchone())
         if (payment.order_id, payment.amount_cents) != (order_id, amount_cents):
-            raise RefundConflict(f"this key refunded {payment.amount_cents} cents of order {payment.order_id}")
+            problem = f"this key refunded {payment.amount_cents} cents of order {payment.order_id}"
+            raise ToolError("conflict", problem)
         db.execute("UPDATE orders SET state = 'refunded' WHERE order_id = ?", (order_id,))
         return payment
 
 
 def notify(key: str, order_id: str, message: str) -> Mail:
-    """Write to an order's customer, once for each key. Raises `UnknownOrder`."""
+    """Write to an order's customer, once for each key."""
     with _transaction() as db:
         db.execute(
             "INSERT INTO outbox (key, order_id, recipient, message) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
@@ -166,7 +160,7 @@ def outbox() -> list[Mail]:
 def _order(db: sqlite3.Connection, order_id: str) -> Order:
     row = db.execute("SELECT * FROM orders WHERE order_id = ?", (order_id,)).fetchone()
     if row is None:
-        raise UnknownOrder(f"there is no order {order_id}")
+        raise ToolError("not_found", f"there is no order {order_id}")
     return Order(**row)
 
 

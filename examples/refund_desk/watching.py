@@ -72,13 +72,27 @@ async def ask_terminal(run: Run, request: ApprovalRequest) -> Resolution | None:
     print("Approve? [y/N] ", end="", flush=True)
     line = asyncio.ensure_future(read_line())
     try:
-        while not line.done():
+        while True:
             if all(pending.approval_id != request.approval_id for pending in await pending_approvals(run)):
                 return None
             await asyncio.wait({line}, timeout=0.5)
-        return "approved" if line.result().strip().lower() in ("y", "yes") else "denied"
+            if line.done():
+                if (resolution := resolution_of(line.result())) is not None:
+                    return resolution
+                print("Please answer y or n. Approve? [y/N] ", end="", flush=True)
+                line = asyncio.ensure_future(read_line())
     finally:
         line.cancel()
+
+
+def resolution_of(answer: str) -> Resolution | None:
+    """What a person's answer means: without a word it is no, and None when it is neither yes nor no."""
+    match answer.strip().lower():
+        case "y" | "yes":
+            return "approved"
+        case "n" | "no" | "":
+            return "denied"
+    return None
 
 
 async def read_line() -> str:

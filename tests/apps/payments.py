@@ -41,14 +41,14 @@ def _pay(name: str, amount: int, invocation: ToolInvocation) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@tool(side_effect="write", idempotency="idempotent_with_key", approval="always", heartbeat_timeout=2)
+@tool(side_effect="write", idempotency="idempotent_with_key", approval="always", lost_after=2)
 def refund(amount: int, invocation: ToolInvocation) -> str:
     """Pay money back, once for each key."""
     _pay("refund", amount, invocation)
     return f"refunded {amount}"
 
 
-@tool(side_effect="write", heartbeat_timeout=2)
+@tool(side_effect="write", lost_after=2)
 def wire(amount: int, invocation: ToolInvocation) -> str:
     """Send money by a bank that knows no keys."""
     _pay("wire", amount, invocation)

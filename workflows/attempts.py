@@ -1,0 +1,199 @@
+"""One call, from its first attempt to an outcome that stands: retries, undo between them, finding out what happened."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from contracts.activities import ToolActivities
+from contracts.events import EventType
+from contracts.outcomes import ToolOutcome, failure
+from contracts.tools import (
+    ReconcileRequest,
+    Reconciliation,
+    SettleRequest,
+    ToolContract,
+    ToolInvocation,
+    UndoOutcome,
+    UndoRequest,
+)
+from workflows import options as activity_options
+from workflows.failures import error_category, error_text, may_have_run, tool_outcome, was_refused
+from workflows.journal import Journal
+
+T = TypeVar("T")
+
+NOT_RUN = "the run was cancelled; the call did not run"
+
+
+class Attempts:
+    """The attempts of one call. `cancelled` is set when the run was cancelled meanwhile: what is in flight is asked to
+    stop, its end is still awaited, and nothing new is begun. `compensated` says what became of an undo."""
+
+    def __init__(self, contract: ToolContract, invocation: ToolInvocation, agent_digest: str, journal: Journal) -> None:
+        self._contract = contract
+        self._invocation = invocation
+        self._agent_digest = agent_digest
+        self._journal = journal
+        self._scheduled = 0
+        self.cancelled = False
+        self.compensated: bool | None = None
+
+    async def outcome(self) -> ToolOutcome:
+        """What the call came to, as its contract's kind of tool says (DESIGN, section 5)."""
+        contract = self._contract
+        if contract.repeatable or contract.compensation is None:
+            # Temporal repeats it where the contract allows; every attempt is visible there.
+            return await self._known(await self._attempt(1))
+        for attempt in range(1, contract.retry.max_attempts + 1):
+            outcome = await self._known(await self._attempt(attempt))
+            outcome = await self._undone(outcome)
+            last = attempt == contract.retry.max_attempts
+            if outcome.ok or last or not self.compensated or not contract.repeats(outcome) or self.cancelled:
+                return outcome
+            if not await self._pause(contract.retry.delay(attempt, workflow.random().random())):
+                return failure("cancelled", "tool retry cancelled during backoff")
+        raise AssertionError("the last attempt returns")
+
+    async def _attempt(self, attempt: int) -> ToolOutcome:
+        """Schedule the tool's activity. A worker that holds another version refuses it before anything happens; it is
+        then offered again, a bounded number of times."""
+        contract, after_unknown = self._contract, False
+        for offer in range(activity_options.OFFERS):
+            invocation = self._invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
+            try:
+                return await self._run(invocation)
+            except ActivityError as error:
+                after_unknown |= was_refused(error) and may_have_run(error, contract)
+                outcome = tool_outcome(error, contract, after_unknown)
+                if not was_refused(error) or (after_unknown and not contract.repeatable) or self.cancelled:
+                    return outcome
+            if not await self._pause(activity_options.offer_delay(offer).total_seconds()):
+                return outcome if after_unknown else failure("cancelled", NOT_RUN, code="not_started")
+        return outcome
+
+    async def _run(self, invocation: ToolInvocation) -> ToolOutcome:
+        self._scheduled += 1
+        suffix = f".{self._scheduled}" if self._scheduled > 1 else ""
+        config = activity_options.tool(self._contract, f"{invocation.call_id}{suffix}")
+        if self._contract.task_queue is None and not self._contract.completes_later:
+            ours = workflow.start_activity(self._contract.name, invocation, result_type=ToolOutcome, **config)
+            return await self._end_of(ours)
+        raw = await self._end_of(workflow.start_activity(self._contract.name, invocation, **config))
+        return await self._settled(invocation, raw)
+
+    async def _end_of(self, activity: workflow.ActivityHandle[T]) -> T:
+        """The activity's result, also when the run is cancelled meanwhile: it is asked to stop, and what it came to is
+        still recorded. (A cancelled `await` of an activity that then completes would swallow the cancellation.)"""
+        try:
+            return await asyncio.shield(activity)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            activity.cancel()
+            return await activity
+
+    async def _settled(self, invocation: ToolInvocation, raw: JsonValue) -> ToolOutcome:
+        """What came from outside, checked and projected by a worker of ours as its own outcomes are."""
+        request = SettleRequest(agent_digest=self._agent_digest, invocation=invocation, raw=raw)
+        return await self._shielded(
+            workflow.execute_activity_method(ToolActivities.settle_outcome, request, **activity_options.SETTLE)
+        )
+
+    async def _known(self, outcome: ToolOutcome) -> ToolOutcome:
+        """An unknown outcome is asked about where the tool can: the outside world settles it."""
+        if not is_unknown(outcome) or not self._contract.reconciles:
+            return outcome
+        try:
+            answer = await self._shielded(
+                workflow.execute_activity(
+                    f"{self._contract.name}.reconcile",
+                    ReconcileRequest(invocation=self._invocation),
+                    result_type=Reconciliation,
+                    **activity_options.reconcile(self._contract),
+                )
+            )
+        except ActivityError as error:
+            self._note("effect_reconciled", state="unknown", message=error_text(error))
+            return outcome
+        self._note("effect_reconciled", state=answer.state)
+        match answer.state:
+            case "done":
+                return answer.outcome or ToolOutcome(ok=True, text="The call took effect, as was found out afterwards.")
+            case "not_done":
+                reason = "the call did not take effect, as was found out afterwards"
+                return failure("unavailable", reason, code="not_done", retryable=True)
+        return outcome
+
+    async def _undone(self, outcome: ToolOutcome) -> ToolOutcome:
+        """An attempt that left something behind, or may have, is undone at once. A further attempt is only made after
+        that; an undo that fails for good is never silent."""
+        rule = self._contract.compensation
+        if outcome.ok or rule is None or not (outcome.compensation_required or is_unknown(outcome)):
+            return outcome
+        self._note("compensation_started")
+        request = UndoRequest(
+            invocation=self._invocation, outcome=outcome, compensation_token=outcome.compensation_token
+        )
+        try:
+            undone = await self._shielded(
+                workflow.execute_activity(
+                    f"{self._contract.name}.undo",
+                    request,
+                    result_type=UndoOutcome,
+                    **activity_options.undo(self._contract, rule),
+                )
+            )
+        except ActivityError as error:
+            self.compensated = False
+            self._note("compensation_failed", message=error_text(error))
+            return _marked(
+                outcome,
+                retryable=False,
+                compensation_succeeded=False,
+                compensation_attempts=rule.max_attempts,
+                compensation_error=error_text(error),
+                compensation_error_category=error_category(error),
+            )
+        self.compensated = True
+        self._note("compensation_completed", state=undone.state, text=undone.text)
+        if is_unknown(outcome):
+            reason = "the outcome was unknown, so the call was undone: it is as if it had not been made"
+            outcome = failure("unavailable", reason, code="undone", retryable=True)
+        return _marked(outcome, compensation_succeeded=True)
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that a cancellation of the run must not stop: it is noted, and takes effect afterwards."""
+        task = asyncio.create_task(work)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.done():
+                    raise
+                self.cancelled = True
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait. False when the run was cancelled meanwhile."""
+        try:
+            await workflow.sleep(seconds)
+        except asyncio.CancelledError:
+            self.cancelled = True
+        return not self.cancelled
+
+    def _note(self, type: EventType, **data: JsonValue) -> None:
+        self._journal.record(type, call_id=self._invocation.call_id, tool=self._contract.name, **data)
+
+
+def is_unknown(outcome: ToolOutcome) -> bool:
+    """Whether nobody saw how the call ended."""
+    return outcome.error is not None and outcome.error.category == "unknown_outcome"
+
+
+def _marked(outcome: ToolOutcome, retryable: bool | None = None, **metadata: JsonValue) -> ToolOutcome:
+    error = outcome.error
+    if error is not None and retryable is not None:
+        error = error.model_copy(update={"retryable": retryable})
+    return outcome.model_copy(update={"error": error, "metadata": {**outcome.metadata, **metadata}})
