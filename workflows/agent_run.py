@@ -30,7 +30,7 @@ from workflows.tool_round import ToolRound
 # the converter cannot decode would fail the workflow task again and again.
 NO_PAYLOAD = RawValue(Payload())
 
-EMPTY_REPLIES_IN_A_ROW = 2
+EMPTY_REPLIES_IN_A_ROW = 3
 UNKNOWN_TOOLS_IN_A_RUN = 3
 EMPTY_REPLY_HINT = "Your last reply was empty. Answer in words, or call one of the tools."
 
@@ -113,22 +113,17 @@ class AgentRun:
             if reply.calls or reply.text.strip():
                 return reply
             self._state.transcript.append(Message(role="user", text=EMPTY_REPLY_HINT))
-        reply = await self._call_model()
-        if reply.calls or reply.text.strip():
-            return reply
-        raise RunFailed("ModelBehaviour", f"the model gave {EMPTY_REPLIES_IN_A_ROW + 1} empty replies in a row")
+        raise RunFailed("ModelBehaviour", f"the model gave {EMPTY_REPLIES_IN_A_ROW} empty replies in a row")
 
     async def _call_model(self) -> ModelReply:
         state = self._state
         state.journal.record("model_started", messages=len(state.transcript.messages))
         request = ModelRequest(
-            agent_digest=state.agent.digest, transcript=state.transcript.ref(), next_call=state.next_call
+            agent_digest=state.agent_digest, transcript=state.transcript.ref(), next_call=state.next_call
         )
         try:
             reply = await workflow.execute_activity_method(
-                ModelActivities.call_model,
-                request,
-                **activity_options.model(state.limits.rounds + 1),
+                ModelActivities.call_model, request, **activity_options.model(state.limits.rounds + 1)
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

@@ -48,6 +48,7 @@ class RunState:
         self.usage = Usage()
         self.next_call = 1
         self.unknown_tools = 0
+        self.agent_digest = ""
         self.text = ""
         self.finish_reason: str | None = None
         self.error: RunError | None = None
@@ -75,6 +76,7 @@ class RunState:
     def load(self, agent: AgentSpec, options: RunOptions, rounds: int = 0, tool_calls: int = 0) -> None:
         """Fix what this run may do, for good."""
         self.options = options
+        self.agent_digest = agent.digest
         self._loaded = (agent, Limits(agent, options, rounds, tool_calls))
 
     def answer(self, answer: Answer) -> None:

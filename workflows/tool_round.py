@@ -58,6 +58,7 @@ class RoundContext(Protocol):
     @property
     def agent(self) -> AgentSpec: ...
 
+    agent_digest: str
     options: RunOptions
     context: ExecutionContext
     journal: Journal
@@ -71,6 +72,7 @@ class ToolRound:
     def __init__(self, calls: Sequence[ProposedCall], state: RoundContext, on_waiting: Callable[[bool], None]) -> None:
         self._calls = calls
         self._agent = state.agent
+        self._agent_digest = state.agent_digest
         self._options = state.options
         self._context = state.context
         self._journal = state.journal
@@ -209,7 +211,7 @@ class ToolRound:
             self._effects.intend(call)
         self._journal.record("tool_started", call_id=call.call_id, tool=call.tool)
         started = workflow.now()
-        attempts = Attempts(contract, invocation, self._agent.digest, self._journal)
+        attempts = Attempts(contract, invocation, self._agent_digest, self._journal)
         outcome = await attempts.outcome()
         self._cancelled |= attempts.cancelled
         if contract.has_effect:
