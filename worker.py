@@ -14,7 +14,7 @@ from temporalio.client import Client
 from activities.catalog import Catalog, CatalogError
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.serving import agent_worker, import_apps, model_providers, serve_until_stopped
+from runtime.serving import agent_worker, import_apps, leave, model_providers, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
 
 
@@ -60,4 +60,4 @@ async def _temporal(own_server: bool) -> AsyncIterator[tuple[Client, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

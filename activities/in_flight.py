@@ -15,6 +15,7 @@ log = logging.getLogger("steadyhand.tools")
 # Threads for tools that are plain functions, and how long a call waits for one that is free.
 TOOL_THREADS = 32
 PATIENCE_SECONDS = 2.0
+THREAD_PREFIX = "steadyhand-tool"
 # A coroutine that was asked to stop gets this long before it is named.
 GRACE_SECONDS = 1.0
 
@@ -47,7 +48,7 @@ class InFlight:
     """The bodies of one worker's tools. A body that outlives its attempt keeps its thread, is counted and named."""
 
     def __init__(self, threads: int = TOOL_THREADS, patience: float = PATIENCE_SECONDS) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tool")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=THREAD_PREFIX)
         self._free = asyncio.Semaphore(threads)
         self._patience = patience
         self._stuck: Counter[str] = Counter()

@@ -14,7 +14,8 @@ from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from activities.derivation import Parameters, derive_schema, parameters_of
 from activities.schemas import check_schema
-from contracts.outcomes import ErrorCategory, ToolOutcome, failure
+from activities.tool_ends import LATER, Later, ToolError
+from contracts.outcomes import ToolOutcome
 from contracts.policies import (
     Approval,
     Capability,
@@ -30,6 +31,8 @@ from contracts.policies import (
 from contracts.records import describe
 from contracts.tools import ToolContract, ToolInvocation, UndoRequest
 
+__all__ = ["LATER", "Later", "Tool", "ToolError", "ToolRefused", "TypedTool", "tool"]
+
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 PrepareResult = Callable[[ToolOutcome], ToolOutcome | None]
@@ -38,55 +41,6 @@ Reconcile = Callable[[ToolInvocation], object]
 U = TypeVar("U", bound=Undo)
 C = TypeVar("C", bound=Reconcile)
 H = TypeVar("H", bound=PrepareResult)
-
-
-class ToolError(Exception):
-    """Raise it in a tool to fail in words that the model reads.
-
-    `category` says what kind of failure it is, `code` is the tool's own short name for it. With `retryable=True` the
-    runtime first tries again, as far as the tool's contract allows, after `retry_after` seconds at least. Say
-    `compensation_required=True` where the attempt left something that the tool's undo has to take back, with a token
-    for it if it needs one. Any other exception counts as unexpected.
-    """
-
-    def __init__(
-        self,
-        category: ErrorCategory,
-        message: str,
-        *,
-        code: str = "",
-        retryable: bool = False,
-        retry_after: float | None = None,
-        compensation_required: bool = False,
-        compensation_token: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.category = category
-        self.message = message
-        self.code = code
-        self.retryable = retryable
-        self.retry_after = retry_after
-        self.compensation_required = compensation_required
-        self.compensation_token = compensation_token
-
-    @property
-    def outcome(self) -> ToolOutcome:
-        """The failure as an outcome."""
-        told = failure(self.category, self.message, code=self.code, retryable=self.retryable)
-        return told.model_copy(
-            update={
-                "compensation_required": self.compensation_required,
-                "compensation_token": self.compensation_token,
-                "metadata": {} if self.retry_after is None else {"retry_after": self.retry_after},
-            }
-        )
-
-
-class Later:
-    """What a tool returns whose result comes from outside, by its completion token. There is one: `LATER`."""
-
-
-LATER = Later()
 
 
 class ToolRefused(ValueError):

@@ -87,3 +87,13 @@ async def test_a_tool_that_must_not_be_repeated_is_not_and_its_outcome_is_unknow
     assert error is not None
     assert error.category == "unknown_outcome"
     assert "do not repeat it blindly" in error.message
+
+
+async def test_a_worker_ends_on_sigterm_though_a_tool_does_not(harness: Harness, server: DevServer, bank: Bank) -> None:
+    """Python waits for threads for ever; the worker leaves without the one that nobody can stop."""
+    run = await harness.start({"agent": "stuck", "prompt": "Get stuck."})
+    async with worker_process(APP, harness.task_queue, server.address, bank.environment) as worker:
+        result = await run.result()
+        assert result.tool_results[0].error is not None
+        assert result.tool_results[0].error.category == "timeout"
+        assert await worker.terminate() == 0

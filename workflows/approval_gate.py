@@ -66,7 +66,7 @@ class ApprovalGate:
             if left > timedelta(0):
                 with suppress(TimeoutError):
                     await workflow.wait_condition(
-                        lambda: not self._pending or leaves(), timeout=left, timeout_summary="approval expires"
+                        lambda: not self._pending or leaves(), timeout=left, timeout_summary=self._summary()
                     )
             self._expire()
         return True
@@ -86,6 +86,10 @@ class ApprovalGate:
     def withdraw(self) -> None:
         """Close what is still open because the run ends."""
         self._pending.clear()
+
+    def _summary(self) -> str:
+        """What the timeline shows while the run waits."""
+        return f"waiting for approval: {', '.join(request.tool for request in self.pending)}"[:200]
 
     def _request_for(self, decision: ApprovalDecision) -> ApprovalRequest:
         decided = self._decided.get(decision.approval_id)

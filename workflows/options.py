@@ -20,10 +20,10 @@ LOAD_AGENT = ActivityConfig(
 
 # A reply may take minutes; a lost worker is noticed by its missing heartbeat. The delays that a provider asks for
 # come with each failure, so the policy's own backoff is only for those that name none.
-def model(round: int) -> ActivityConfig:
-    """How the model is called in this round (from 1)."""
+def model(number: int) -> ActivityConfig:
+    """How the model is called; `number` counts the calls from 1, for people who read the history."""
     return ActivityConfig(
-        summary=f"round {round}",
+        summary=f"model call {number}",
         start_to_close_timeout=timedelta(minutes=10),
         heartbeat_timeout=timedelta(seconds=15),
         retry_policy=RetryPolicy(

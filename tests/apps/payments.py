@@ -7,11 +7,13 @@ its effect is committed and before its result is recorded: the moment that no pr
 import os
 import signal
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
 from activities.tooling import tool
 from contracts.agents import AgentSpec
+from contracts.policies import RetryRule
 from contracts.tools import ToolInvocation
 
 SCHEMA = """
@@ -55,7 +57,14 @@ def wire(amount: int, invocation: ToolInvocation) -> str:
     return f"wired {amount}"
 
 
+@tool(side_effect="read", timeout=0.2, retry=RetryRule(max_attempts=1))
+def never_return() -> None:
+    """Block its thread for ever."""
+    threading.Event().wait()
+
+
 HERE = Path(__file__).parent.relative_to(Path(__file__).parents[2])
 
 refunder = AgentSpec(name="refunder", instructions="Refund.", model=f"scripted:{HERE}/refunder.json", tools=(refund,))
+stuck = AgentSpec(name="stuck", instructions="Stick.", model=f"scripted:{HERE}/stuck.json", tools=(never_return,))
 wirer = AgentSpec(name="wirer", instructions="Wire.", model=f"scripted:{HERE}/wirer.json", tools=(wire,))

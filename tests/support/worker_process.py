@@ -22,6 +22,11 @@ class WorkerProcess:
         self._process.send_signal(signal.SIGKILL)
         await self.gone()
 
+    async def terminate(self) -> int:
+        """SIGTERM, and wait until it is gone; its return code."""
+        self._process.send_signal(signal.SIGTERM)
+        return await self.gone()
+
     async def gone(self) -> int:
         """Wait until the process has ended, by whatever cause; its return code."""
         return await self._process.wait()
