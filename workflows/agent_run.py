@@ -148,9 +148,8 @@ class AgentRun:
             while not await tool_round.consent(state.can_carry):
                 self._continue_as_new()
             await tool_round.execute()
-        except workflow.ContinueAsNewError:
-            raise  # The round goes on in the next execution.
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
+            # Not for what else ends a coroutine: the round goes on in the next execution, or in another worker.
             self._close_round(tool_round)
             raise
         self._close_round(tool_round)
