@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,8 @@ import httpx
 from temporalio.client import Client
 
 from activities.catalog import Catalog, CatalogError
+from activities.visible import visible
+from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
 from runtime.serving import agent_worker, import_apps, leave, model_providers, serve_until_stopped
@@ -24,14 +25,14 @@ def main() -> int:
     parser.add_argument("--task-queue", help="default: STEADYHAND_TASK_QUEUE, else agents")
     parser.add_argument("--dev-server", action="store_true", help="start a Temporal server with UI as well")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.set_up()
     try:
         settings = Settings.from_environment(task_queue=options.task_queue)
         catalog = Catalog.from_modules(import_apps(options.app), settings.model)
         asyncio.run(_serve(settings, catalog, options.dev_server))
     except (StartupError, CatalogError) as error:
         for problem in str(error).splitlines():
-            print(f"worker: {problem}", file=sys.stderr)
+            print(f"worker: {visible(problem)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from activities.keywords import Budget
 from activities.providers.interface import RawToolCall
 from activities.schemas import Validator, compile_schema, depth_of
 from activities.verdicts import short, shown
@@ -37,9 +38,10 @@ class UnreadableArguments(ValueError):
 
 
 def propose(
-    raw: RawToolCall, call_id: str, tools: Mapping[str, ToolContract], truncated: bool
+    raw: RawToolCall, call_id: str, tools: Mapping[str, ToolContract], truncated: bool, budget: Budget | None = None
 ) -> ToolCall | InvalidToolCall:
     """The verdict on one call of a reply. `truncated` says that the reply was cut off: none of its calls may run.
+    `budget` is what judging all calls of the reply together may cost (None: this one has its own).
 
     `tools` holds the agent's contracts by name; names match in lower case. Defaults are not filled in: they belong to
     the tool's own types.
@@ -58,7 +60,7 @@ def propose(
     elif name not in tools:
         reason, issues = "unknown_tool", (ArgumentIssue(message=_unknown(name, tools)),)
     elif not issues:
-        arguments, issues = _checked(arguments, compile_schema(tools[name].input_schema))
+        arguments, issues = _checked(arguments, compile_schema(tools[name].input_schema), budget)
     if not issues:
         return ToolCall(call_id=call_id, tool=name, arguments=arguments, provider_call_id=provider_call_id)
     return InvalidToolCall(
@@ -159,9 +161,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_constan
 
 
 def _checked(
-    arguments: dict[str, JsonValue], validator: Validator
+    arguments: dict[str, JsonValue], validator: Validator, budget: Budget | None
 ) -> tuple[dict[str, JsonValue], tuple[ArgumentIssue, ...]]:
-    if issues := validator.issues(arguments):
+    if issues := validator.issues(arguments, budget):
         return arguments, issues
     schema = validator.schema
     return {key: _with_integers(value, _property(schema, key), validator) for key, value in arguments.items()}, ()

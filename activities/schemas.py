@@ -1,7 +1,9 @@
 """JSON Schema for tool arguments: checked before use, enforced exactly as published.
 
 The dialect is Draft 2020-12. Nothing is ever fetched: a schema that refers outside itself is refused.
-`activities/derivation.py` writes schemas from Python types.
+`activities/derivation.py` writes schemas from Python types. What a value may cost is bounded, see
+`activities/keywords.py`: above all, a pattern that repeats something is searched for in texts of up to 4,096 characters
+only. One that backtracks without end, such as (a+)+$, its author must avoid.
 """
 
 import json
@@ -17,7 +19,8 @@ from jsonschema.protocols import Validator as JsonSchemaValidator
 from pydantic import JsonValue
 from referencing import Registry
 
-from activities.verdicts import ExactValidator, escaped, pointer, short, shown, told
+from activities.keywords import Budget, ExactValidator, Unjudged
+from activities.verdicts import escaped, pointer, short, shown, told
 from contracts.canonical import canonical_json
 from contracts.messages import ArgumentIssue
 
@@ -157,14 +160,18 @@ class Validator:
     _compiled: JsonSchemaValidator
     _places: Mapping[str, JsonValue]
 
-    def issues(self, arguments: JsonValue) -> tuple[ArgumentIssue, ...]:
+    def issues(self, arguments: JsonValue, budget: Budget | None = None) -> tuple[ArgumentIssue, ...]:
         """What is wrong with the arguments, at most MOST_ISSUES; empty when they are valid.
 
-        Nothing is coerced: true is no integer, "5" is not 5. 1.0 is an integer, as JSON Schema says.
+        Nothing is coerced: true is no integer, "5" is not 5. 1.0 is an integer, as JSON Schema says. What costs more to
+        judge than the budget (None: one of their own) has left is an issue too.
         """
         try:
-            found = (issue for error in self._compiled.iter_errors(arguments) for issue in told(error))
-            return tuple(islice(found, MOST_ISSUES))
+            with (budget or Budget()).applied():
+                found = (issue for error in self._compiled.iter_errors(arguments) for issue in told(error))
+                return tuple(islice(found, MOST_ISSUES))
+        except Unjudged as reason:
+            return (ArgumentIssue(message=str(reason)),)
         except RecursionError:
             return (ArgumentIssue(message="nested too deeply to check"),)
 
@@ -184,6 +191,11 @@ def compile_schema(schema: dict[str, JsonValue]) -> Validator:
 def _compiled(text: str) -> Validator:
     schema = json.loads(text)
     check_schema(schema)
+    places = dict(_places("", schema))
+    for part in places.values():
+        if isinstance(part, dict):
+            # Where it is written, the library would go on with its own keywords instead of ours.
+            part.pop("$schema", None)
     # A registry of its own without a retriever: the library's default one fetches over HTTP.
     compiled = ExactValidator(schema, registry=Registry(), format_checker=Draft202012Validator.FORMAT_CHECKER)
-    return Validator(schema, compiled, dict(_places("", schema)))
+    return Validator(schema, compiled, places)

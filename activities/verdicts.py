@@ -1,16 +1,10 @@
-"""What validation says: JSON Schema's keywords made exact, and their errors in words for a model."""
+"""What validation says: its errors in words for a model."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.protocols import Validator as JsonSchemaValidator
-from jsonschema.validators import extend
-from pydantic import JsonValue
+from jsonschema import ValidationError
 
 from contracts.messages import ArgumentIssue
 
@@ -49,7 +43,7 @@ def told(error: ValidationError) -> list[ArgumentIssue]:
         case "None":
             text = f"is not allowed; it is {shown(value)}"
         case "enum":
-            text = f"must be one of {_listed(wanted)}; it is {shown(value)}"
+            text = f"must be one of {listed(wanted)}; it is {shown(value)}"
         case "type":
             text = f"must be of type {wanted if isinstance(wanted, str) else ' or '.join(wanted)}; it is {shown(value)}"
         case _:
@@ -70,64 +64,9 @@ def _closest(error: ValidationError) -> list[ArgumentIssue]:
     ]
     if len(meant) == 1:
         return [issue for cause in meant[0] for issue in told(cause)]
-    reasons = "; or ".join(told(causes[0])[0].message for causes in alternatives.values())
-    return [
-        ArgumentIssue(
-            pointer=pointer(error.absolute_path), message=short(f"matches no alternative: {reasons}", _LIST_CHARS)
-        )
-    ]
-
-
-def _required(_: JsonSchemaValidator, names: list[str], value: JsonValue, schema: object) -> Iterator[ValidationError]:
-    """As the library's, with one error a field and the field in its path."""
-    for name in names:
-        if isinstance(value, dict) and name not in value:
-            yield ValidationError(f"missing field {shown(name)}", path=[name])
-
-
-def _additional(
-    validator: JsonSchemaValidator, rule: JsonValue, value: JsonValue, schema: dict[str, dict[str, JsonValue]]
-) -> Iterator[ValidationError]:
-    """As the library's, with one error a field and the field in its path."""
-    if rule is not False or not isinstance(value, dict):
-        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, rule, value, schema)
-        return
-    declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    expected = f"the fields are {_listed(declared)}" if declared else "there are no fields"
-    for name in value:
-        if name not in declared and not any(re.search(_expression(pattern), name) for pattern in patterns):
-            yield ValidationError(f"unknown field; {expected}", path=[name])
-
-
-def _pattern(_: JsonSchemaValidator, pattern: str, value: JsonValue, schema: object) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not re.search(_expression(pattern), value):
-        yield ValidationError("pattern")
-
-
-def _multiple_of(_: JsonSchemaValidator, step: float, value: JsonValue, schema: object) -> Iterator[ValidationError]:
-    """Exact, in the decimals that were written: 0.3 is a multiple of 0.1, which it is not in binary."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and _exact(value) % _exact(step):
-        yield ValidationError("multipleOf")
-
-
-def _exact(number: float) -> Fraction:
-    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
-
-
-@lru_cache(maxsize=1024)
-def _expression(pattern: str) -> str:
-    """The pattern with JSON Schema's `$`, the end of the text: Python's also matches before a last newline."""
-    return re.sub(
-        r"\\.|\[(?:\\.|[^\]\\])*\]|\$", lambda part: r"\Z" if part[0] == "$" else part[0], pattern, flags=re.S
-    )
-
-
-# One class for checking and judging. The keywords replaced are those whose errors or arithmetic would be too coarse.
-# The stubs of jsonschema leave `extend` untyped.
-ExactValidator: type[JsonSchemaValidator] = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {"required": _required, "additionalProperties": _additional, "pattern": _pattern, "multipleOf": _multiple_of},
-)
+    reasons = (told(causes[0])[0].message for causes in alternatives.values())
+    text = f"matches no alternative: {_joined(reasons, '; or ')}"
+    return [ArgumentIssue(pointer=pointer(error.absolute_path), message=short(text, _LIST_CHARS))]
 
 
 def pointer(path: Iterable[str | int]) -> str:
@@ -140,13 +79,53 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _listed(values: Iterable[object]) -> str:
-    return short(", ".join(shown(value) for value in values), _LIST_CHARS)
+def listed(values: Iterable[object]) -> str:
+    """The values as JSON, each and the whole cut."""
+    return short(_joined((shown(value) for value in values), ", "), _LIST_CHARS)
+
+
+def _joined(texts: Iterable[str], separator: str) -> str:
+    """The texts, as many as can be of use: the rest is not even made."""
+    taken: list[str] = []
+    length = 0
+    for text in texts:
+        taken.append(text)
+        length += len(text)
+        if length > _LIST_CHARS:
+            break
+    return separator.join(taken)
 
 
 def shown(value: object) -> str:
-    """The value as JSON, cut."""
-    return short(json.dumps(value, ensure_ascii=False, default=str))
+    """The value as JSON, cut. Only what is shown is written."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _SHOWN_CHARS:
+            break
+    return short(text)
+
+
+def _pieces(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield json.dumps(value[: _SHOWN_CHARS + 1], ensure_ascii=False)
+        case dict():
+            yield "{"
+            for index, (key, item) in enumerate(value.items()):
+                yield ", " if index else ""
+                yield from _pieces(str(key))
+                yield ": "
+                yield from _pieces(item)
+            yield "}"
+        case list() | tuple():
+            yield "["
+            for index, item in enumerate(value):
+                yield ", " if index else ""
+                yield from _pieces(item)
+            yield "]"
+        case _:
+            yield json.dumps(value, ensure_ascii=False, default=str)
 
 
 def short(text: str, most: int = _SHOWN_CHARS) -> str:

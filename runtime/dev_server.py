@@ -129,7 +129,8 @@ def _check_ports(ports: Ports) -> None:
             except OSError:
                 raise StartupError(
                     f"port {port} for {option} is taken: stop what listens there, or leave out --dev-server to use a "
-                    "server that already runs"
+                    "server that already runs; every worker of a task queue must serve the same apps (`--app a --app "
+                    "b`), or use another --task-queue"
                 ) from None
 
 

@@ -24,7 +24,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.catalog import Catalog
 from activities.in_flight import THREAD_PREFIX, InFlight
 from activities.providers.chat_completions import ChatCompletions
-from activities.providers.interface import ModelProvider
+from activities.providers.interface import ModelFailure, ModelProvider
 from activities.providers.scripted import Scripted
 from activities.registry import Activities
 from activities.tooling import ToolRefused
@@ -82,9 +82,11 @@ def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClien
     """The model APIs that these settings allow, by the name that stands before the colon in `AgentSpec.model`.
 
     One that no served agent uses is included when it can be: a run started earlier may still need it. Raises
-    `StartupError`, a line for each served agent whose provider is unknown, or has no key or an illegal one.
+    `StartupError`, a line for each served agent whose provider is unknown, or has no key or an illegal one, or whose
+    script cannot be played.
     """
-    providers: dict[str, ModelProvider] = {"scripted": Scripted(_CHECKOUT)}
+    scripted = Scripted(_CHECKOUT)
+    providers: dict[str, ModelProvider] = {"scripted": scripted}
     unusable = {}
     if settings.openai_api_key is None:
         unusable["openai"] = "set OPENAI_API_KEY (to any word if the server at OPENAI_BASE_URL wants no key)"
@@ -98,13 +100,24 @@ def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClien
     source = "STEADYHAND_MODEL" if settings.model else "its model"
     problems = []
     for name, agent in catalog.agents.items():
-        provider = agent.model.partition(":")[0]
+        provider, _, model = agent.model.partition(":")
         if provider not in providers:
             remedy = unusable.get(provider, f"there is no such provider, only {known}")
+        else:
+            remedy = _flaw_of(scripted, model) if provider == "scripted" else ""
+        if remedy:
             problems.append(f"agent {name}: {source} is {agent.model!r}: {remedy}")
     if problems:
         raise StartupError(*problems)
     return providers
+
+
+def _flaw_of(scripted: Scripted, name: str) -> str:
+    try:
+        scripted.script(name)
+    except ModelFailure as failure:
+        return str(failure)
+    return ""
 
 
 def sandboxed_runner() -> SandboxedWorkflowRunner:

@@ -89,11 +89,11 @@ def test_a_demo_that_cannot_start_says_why(demos: Demos) -> None:
 
 
 def test_a_failed_run_is_told_with_its_type(demos: Demos) -> None:
-    demo = demos.start(DEMO_DECISION="approved", STEADYHAND_MODEL="scripted:examples/no_such_script.json")
+    demo = demos.start(DEMO_DECISION="approved", STEADYHAND_MODEL="scripted:tests/apps/unfinished.json")
     lines = demo.finish()
     assert demo.process.returncode == 1
-    assert any(line.startswith("The run failed: ModelBadRequest: ") for line in lines), "\n".join(lines)
-    assert lines[-1] == "RESULT status=failed rounds=0 tool_calls=0 refunds=0"
+    assert any(line.startswith("The run failed: ModelBehaviour: ") for line in lines), "\n".join(lines)
+    assert lines[-1] == "RESULT status=failed rounds=1 tool_calls=1 refunds=0"
     assert_nothing_is_left(demo)
 
 

@@ -92,8 +92,9 @@ def test_a_missing_key_names_the_agent_and_the_setting() -> None:
     assert "OPENAI_API_KEY" in line
 
 
-def test_an_illegal_key_is_refused_before_anything_is_served() -> None:
-    environment = {"STEADYHAND_MODEL": "openai:gpt-4.1-mini", "OPENAI_API_KEY": f"{SECRET}\x01"}
+@pytest.mark.parametrize("key", [f"{SECRET}\x01", f"{SECRET} ey", f"Bearer {SECRET}"])
+def test_an_illegal_key_is_refused_before_anything_is_served(key: str) -> None:
+    environment = {"STEADYHAND_MODEL": "openai:gpt-4.1-mini", "OPENAI_API_KEY": key}
     (line,) = complaints(run_worker("--app", "examples.refund_desk", environment=environment))
     assert "refund_desk" in line
     assert "OPENAI_API_KEY" in line
@@ -104,6 +105,37 @@ def test_an_unknown_provider_is_told_with_those_there_are() -> None:
     assert line == (
         "agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only openai, scripted"
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("tests/apps/missing.json", "No such file"),
+        ("tests/apps", "Is a directory"),
+        ("../elsewhere.json", "outside the directory of scripts"),
+        ("pyproject.toml", "Invalid JSON"),
+        ("x\x1b[31m.json", "x\\x1b[31m.json"),
+    ],
+)
+def test_a_script_that_cannot_be_played_names_the_agent_and_the_file(script: str, reason: str) -> None:
+    (line,) = complaints(
+        run_worker("--app", "examples.refund_desk", environment={"STEADYHAND_MODEL": f"scripted:{script}"})
+    )
+    assert line.startswith("agent refund_desk: STEADYHAND_MODEL is 'scripted:")
+    assert script.rpartition("/")[2].replace("\x1b", "\\x1b") in line
+    assert reason in line
+    assert "\x1b" not in line
+
+
+def test_every_agent_whose_script_cannot_be_played_is_named(tmp_path: Path) -> None:
+    (tmp_path / "unplayable_app.py").write_text(
+        "from contracts.agents import AgentSpec\n"
+        "one = AgentSpec(name='one', instructions='x', model='scripted:tests/apps/none.json')\n"
+        "two = AgentSpec(name='two', instructions='x', model='scripted:docs/protocol.md')\n"
+    )
+    first, second = complaints(run_worker("--app", "unplayable_app", environment={"PYTHONPATH": str(tmp_path)}))
+    assert first.startswith("agent one: its model is 'scripted:tests/apps/none.json': script ")
+    assert second.startswith("agent two: its model is 'scripted:docs/protocol.md': script ")
 
 
 @pytest.mark.parametrize("app", ["examples.nothing_here", "no_such_package.agent", "examples/refund_desk", ".x", ""])
@@ -151,8 +183,10 @@ async def test_a_namespace_that_is_not_there_is_told() -> None:
 async def test_a_taken_port_and_a_taken_database_are_told(tmp_path: Path) -> None:
     ports, database = free_ports(), tmp_path / "temporal.db"
     async with dev_server(database, ports):
-        with pytest.raises(StartupError, match=f"port {ports.grpc} for Temporal is taken"):
+        with pytest.raises(StartupError, match=f"port {ports.grpc} for Temporal is taken") as caught:
             await dev_server(None, ports).__aenter__()
+        (line,) = caught.value.problems
+        assert "must serve the same apps (`--app a --app b`), or use another --task-queue" in line
         with pytest.raises(StartupError, match="another server uses the database"):
             await dev_server(database, free_ports()).__aenter__()
     async with dev_server(database, ports) as again:

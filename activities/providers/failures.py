@@ -11,6 +11,8 @@ from email.utils import parsedate_to_datetime
 from pydantic import JsonValue
 
 from activities.providers.interface import ModelFailure
+from activities.providers.secrecy import Secret
+from activities.visible import visible
 from contracts.text import cut, encodable
 
 MESSAGE_MAX_CHARACTERS = 500
@@ -95,18 +97,13 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)
 
 
-def redact(text: str, secret: str) -> str:
-    """The text without any occurrence of the secret, as it is or as JSON escapes it."""
-    return text.replace(secret, "***").replace(json.dumps(secret)[1:-1], "***")
-
-
-def presentable(failure: ModelFailure, secret: str) -> ModelFailure:
-    """The failure with a message of one line that holds no secret and at most MESSAGE_MAX_CHARACTERS."""
+def presentable(failure: ModelFailure, secret: Secret) -> ModelFailure:
+    """The failure with a message of one visible line that holds no secret and at most MESSAGE_MAX_CHARACTERS."""
     # Redacted before it is cut: half a key at the end would not be found any more.
-    message = " ".join(redact(encodable(str(failure)), secret).split())
+    message = " ".join(secret.hidden(encodable(str(failure))).split())
     return ModelFailure(
         failure.type,
-        cut(message, MESSAGE_MAX_CHARACTERS),
+        cut(visible(message[:MESSAGE_MAX_CHARACTERS]), MESSAGE_MAX_CHARACTERS, original_bytes=len(message.encode())),
         retryable=failure.retryable,
         retry_after=failure.retry_after,
     )
@@ -155,11 +152,18 @@ def _read(fields: dict[str, JsonValue]) -> ReportedError:
 
 def _message(fields: dict[str, JsonValue]) -> str:
     said = fields.get("message") or fields.get("detail") or fields
-    message = said if isinstance(said, str) else json.dumps(said)
+    message = said if isinstance(said, str) else _as_text(said)
     # A router's own message is only "Provider returned error"; what the provider said is here.
     metadata = fields.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return f"{message} ({raw})" if isinstance(raw, str) else message
+
+
+def _as_text(value: JsonValue) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return "an error that is nested too deeply to be read"
 
 
 def _number(text: str, scale: float = 1.0) -> float | None:

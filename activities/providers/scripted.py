@@ -70,9 +70,7 @@ class Scripted:
     async def complete(self, request: CompletionRequest) -> Completion:
         """The script's next reply. Raises `ModelFailure`: `ModelBadRequest` for a script that is missing, outside the
         root or broken, `ModelBehaviour` for one that has come to its end."""
-        script = self._scripts.get(request.model)
-        if script is None:
-            script = await asyncio.to_thread(self._load, request.model)
+        script = await asyncio.to_thread(self.script, request.model)
         index = sum(message.role == "assistant" for message in request.messages)
         if index >= len(script.replies):
             had = f"script {request.model!r} has {len(script.replies)} replies"
@@ -81,7 +79,10 @@ class Scripted:
         failed = next((not message.ok for message in reversed(request.messages) if message.role == "tool"), False)
         return _completion(reply.after_failure if failed and reply.after_failure else reply)
 
-    def _load(self, name: str) -> Script:
+    def script(self, name: str) -> Script:
+        """The script of this name. Raises `ModelFailure` `ModelBadRequest` as `complete` does."""
+        if name in self._scripts:
+            return self._scripts[name]
         try:
             root = self._root.resolve()
             path = (root / name).resolve()

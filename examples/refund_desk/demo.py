@@ -6,7 +6,6 @@ terminal, or takes it from DEMO_DECISION (approved or denied) where there is non
 
 import asyncio
 import io
-import logging
 import os
 import sys
 import time
@@ -36,6 +35,7 @@ from examples.refund_desk.watching import (
     read_line,
     retries,
 )
+from runtime import logs
 from runtime.dev_server import DEFAULT_PORTS, DevServer, Ports, dev_server, free_ports
 from runtime.serving import agent_worker, model_providers
 from runtime.settings import Settings, StartupError
@@ -52,13 +52,12 @@ def main(ports: Ports = DEFAULT_PORTS) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character gets its escape instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
-    # A failed attempt is told by the run itself; a traceback for each would bury it.
-    logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
+    logs.set_up()
     try:
         return asyncio.run(_demo(_decision_from_environment(), ports))
     except (StartupError, CatalogError) as error:
         for problem in str(error).splitlines():
-            print(f"demo: {problem}", file=sys.stderr)
+            print(f"demo: {visible(problem)}", file=sys.stderr)
         return 2
     except (RPCError, WorkflowQueryFailedError) as error:
         print(f"demo: the Temporal server or the worker is gone: {visible(str(error))}", file=sys.stderr)

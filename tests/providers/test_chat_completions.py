@@ -67,7 +67,7 @@ def test_an_illegal_base_address_is_refused_in_one_line(base: str) -> None:
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["", "  ", f"{KEY}\u2028x", f"{KEY}\x00", "sk-TEST-TOKEN-é"])
+@pytest.mark.parametrize("key", ["", "  ", f"a {KEY}", "\\\\\\", f"{KEY}\u2028x", f"{KEY}\x00", "sk-TEST-TOKEN-é"])
 async def test_an_unusable_key_is_refused_without_showing_it(key: str) -> None:
     async with httpx.AsyncClient() as http:
         with pytest.raises(ValueError, match="MY_KEY") as caught:

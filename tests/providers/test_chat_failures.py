@@ -5,11 +5,16 @@ import httpx
 import pytest
 from pydantic import JsonValue
 
+from activities.arguments import UnreadableArguments, propose, read_arguments
 from activities.providers import failures
 from activities.providers.chat_completions import ChatCompletions
-from activities.providers.interface import ModelErrorType, ModelFailure
+from activities.providers.interface import Completion, ModelErrorType, ModelFailure
+from contracts.messages import InvalidToolCall
+from contracts.tools import ToolContract
 from tests.providers.asking import KEY, answered, asked, failed
 from tests.providers.model_server import ModelServer, Response, chat_reply
+
+LOOK = ToolContract(name="look", description="Looks.", input_schema={"type": "object"}, side_effect="read")
 
 
 def error(message: str = "m", **more: JsonValue) -> JsonValue:
@@ -53,6 +58,77 @@ async def test_a_200_without_a_reply_is_a_failure(
 ) -> None:
     failure = await failed(Response(200, {}, body) if isinstance(body, bytes) else Response.of(body))
     assert (failure.type, failure.retryable) == (type, retryable)
+
+
+def with_usage(tokens: str) -> bytes:
+    return chat_reply({"content": "Hi"}, usage={"prompt_tokens": "N"}).body.replace(b'"N"', tokens.encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":' + b"[" * 100_000,
+        b'{"choices":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001,
+        b'{"error":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001,
+        with_usage("9" * 5_000),
+    ],
+)
+async def test_a_whole_reply_that_this_machine_cannot_read_is_not_asked_for_again(body: bytes) -> None:
+    failure = await failed(Response(200, {}, body))
+    assert (failure.type, failure.retryable) == ("ModelBehaviour", False)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("depth", [300, 600, 900, 950, 5_000])
+async def test_an_error_nested_deeply_is_still_a_failure(status: int, depth: int) -> None:
+    body = b'{"error":' + b'{"a":' * depth + b"1" + b"}" * (depth + 1)
+    assert (await failed(Response(status, {}, body))).type in ("ModelUnavailable", "ModelBadRequest", "ModelBehaviour")
+
+
+async def with_nested_arguments(depth: int) -> Completion | ModelFailure:
+    call: JsonValue = {"function": {"name": "look", "arguments": "HERE"}}
+    nested = b'{"a":' * depth + b"1" + b"}" * depth
+    body = chat_reply({"content": None, "tool_calls": [call]}).body.replace(b'"HERE"', nested)
+    try:
+        return await answered(Response(200, {}, body))
+    except ModelFailure as failure:
+        return failure
+
+
+@pytest.mark.parametrize("depth", [65, 300, 600, 800])
+async def test_arguments_sent_as_a_deep_object_are_told_to_the_model(depth: int) -> None:
+    reply = await with_nested_arguments(depth)
+    assert isinstance(reply, Completion)
+    verdict = propose(reply.calls[0], "call_1", {"look": LOOK}, truncated=False)
+    assert isinstance(verdict, InvalidToolCall)
+    assert "at most 64 levels" in verdict.issues[0].message
+
+
+@pytest.mark.parametrize("depth", [*range(860, 1_000, 4), 5_000, 100_000])
+async def test_arguments_too_deep_to_be_read_are_the_models_fault(depth: int) -> None:
+    reply = await with_nested_arguments(depth)
+    assert isinstance(reply, Completion) or (reply.type, reply.retryable) == ("ModelBehaviour", False)
+    assert isinstance(reply, ModelFailure) or depth < 1_000
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e400", "-Infinity"])
+async def test_a_number_that_json_does_not_have_is_not_made_into_a_text(number: str) -> None:
+    call: JsonValue = {"function": {"name": "look", "arguments": {"x": "N"}}}
+    body = chat_reply({"tool_calls": [call]}).body.replace(b'"N"', number.encode())
+    (raw,) = (await answered(Response(200, {}, body))).calls
+    with pytest.raises(UnreadableArguments, match="JSON has no"):
+        read_arguments(raw.arguments)
+
+
+@pytest.mark.parametrize("finish_reason", [[], {}, 5, True])
+async def test_a_finish_reason_that_is_no_word_is_none(finish_reason: JsonValue) -> None:
+    message: JsonValue = {"choices": [{"message": {"content": "Hi"}, "finish_reason": finish_reason}]}
+    assert (await answered(Response.of(message))).finish_reason is None
+
+
+async def test_an_error_cannot_steer_a_terminal() -> None:
+    shown = str(await failed(Response.of(error("red \x1b[31m\x07 \u202eturned\u200b\r\nnext"), 400)))
+    assert shown.endswith("400: red \\x1b[31m\\x07 \\u202eturned\\u200b next")
 
 
 async def test_an_error_beside_choices_that_is_null_is_none() -> None:
