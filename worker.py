@@ -15,7 +15,7 @@ from activities.visible import visible
 from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.serving import agent_worker, import_apps, leave, model_providers, serve_until_stopped
+from runtime.serving import agent_worker, import_apps, model_providers, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
 
 
@@ -61,4 +61,4 @@ async def _temporal(own_server: bool) -> AsyncIterator[tuple[Client, str]]:
 
 
 if __name__ == "__main__":
-    leave(main())
+    sys.exit(main())

@@ -33,6 +33,9 @@ class Catalog:
         or a schema that is refused."""
         self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
         self.providers = tuple(dict.fromkeys(providers))
+        for provider in self.providers:
+            if not isinstance(provider, ToolProvider):
+                raise CatalogError(f"{provider!r} is no ToolProvider")
         provided = [tool for provider in self.providers for tool in provider.tools()]
         self.tools: Mapping[str, Tool] = _by_name("tool", [*tools, *provided, *_tools_of(self.agents.values())])
         for tool in self.tools.values():

@@ -24,4 +24,7 @@ class ForeignTools(ToolActivities):
         if contract is None:
             reason = f"agent {agent.name} has no tool {request.invocation.tool}"
             raise ApplicationError(reason, type="InternalError", non_retryable=True)
-        return settle(contract, request.invocation, from_outside(contract, request.raw), secrets={})
+        outcome = settle(contract, request.invocation, from_outside(contract, request.raw))
+        # Theirs if they say so: which of Temporal's attempts it was, a run is not told.
+        marks = {"tool_attempt": request.invocation.attempt, **outcome.metadata}
+        return outcome.model_copy(update={"metadata": marks})

@@ -13,16 +13,16 @@ MAX_INTERVAL_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def beating(details: Callable[[], Sequence[object]] = tuple, minimum_interval: float = 0) -> AsyncIterator[None]:
+async def beating(details: Callable[[], Sequence[object]] = tuple) -> AsyncIterator[None]:
     """Heartbeat in the background until the block ends; the beat cannot outlive the work.
 
-    `details` is asked for what each beat carries. `minimum_interval` is in seconds.
+    `details` is asked for what each beat carries.
     """
     timeout = activity.info().heartbeat_timeout
     if timeout is None:
         yield
         return
-    interval = max(minimum_interval, min(MAX_INTERVAL_SECONDS, timeout.total_seconds() / BEATS_PER_TIMEOUT))
+    interval = min(MAX_INTERVAL_SECONDS, timeout.total_seconds() / BEATS_PER_TIMEOUT)
     beat = asyncio.create_task(_beat(interval, details))
     try:
         yield

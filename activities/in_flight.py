@@ -4,9 +4,10 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +16,6 @@ log = logging.getLogger("steadyhand.tools")
 # Threads for tools that are plain functions, and how long a call waits for one that is free.
 TOOL_THREADS = 32
 PATIENCE_SECONDS = 2.0
-THREAD_PREFIX = "steadyhand-tool"
 # A coroutine that was asked to stop gets this long before it is named.
 GRACE_SECONDS = 1.0
 
@@ -48,7 +48,6 @@ class InFlight:
     """The bodies of one worker's tools. A body that outlives its attempt keeps its thread, is counted and named."""
 
     def __init__(self, threads: int = TOOL_THREADS, patience: float = PATIENCE_SECONDS) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=THREAD_PREFIX)
         self._free = asyncio.Semaphore(threads)
         self._patience = patience
         self._stuck: Counter[str] = Counter()
@@ -62,7 +61,8 @@ class InFlight:
 
     async def begin(self, call: Callable[[], object], in_thread: bool) -> Body:
         """Start a call, in a thread of its own or here. What it raises is its result, as `Raised`: a thread's
-        StopIteration or SystemExit would otherwise never arrive, or end the worker. Raises `CapacityExhausted`."""
+        StopIteration or SystemExit would otherwise never arrive, or end the worker. Raises `CapacityExhausted`, or
+        CancelledError while it still waits for a thread: then nothing was run."""
         if not in_thread:
             return Body(asyncio.ensure_future(_awaited(call)), stoppable=True)
         try:
@@ -70,10 +70,13 @@ class InFlight:
                 await self._free.acquire()
         except TimeoutError:
             raise CapacityExhausted from None
-        context = contextvars.copy_context()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, context.run, _captured, call)
+        future = asyncio.get_running_loop().create_future()
         # The thread is free when the function has returned, not when somebody stopped waiting for it.
         future.add_done_callback(lambda _: self._free.release())
+        context = contextvars.copy_context()
+        # Not from a pool: the interpreter waits at its end for a pool's threads, and one that is stuck would keep a
+        # worker from ever stopping.
+        threading.Thread(target=context.run, args=(_run, call, future), name="tool", daemon=True).start()
         return Body(future, stoppable=False)
 
     async def run(self, function: Callable[..., object], argument: object) -> object:
@@ -95,10 +98,6 @@ class InFlight:
         body.future.add_done_callback(lambda future: self._stopped(tool, future))
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._name, tool, body)
 
-    def close(self) -> None:
-        """Accept no more. Threads that still run are not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
     def _name(self, tool: str, body: Body) -> None:
         if not body.future.done():
             log.warning("tool %s does not stop: %d of its calls run on after their attempts", tool, self._stuck[tool])
@@ -109,11 +108,15 @@ class InFlight:
         _retrieve(future)
 
 
-def _captured(call: Callable[[], object]) -> object:
+def _run(call: Callable[[], object], future: asyncio.Future[object]) -> None:
+    """Make the call in this thread and hand what it came to over to the future's loop."""
     try:
-        return call()
+        result = call()
     except BaseException as error:  # noqa: BLE001 - see `begin`
-        return Raised(error)
+        result = Raised(error)
+    # Nobody is told once the loop has closed: the worker has stopped.
+    with suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(future.set_result, result)
 
 
 async def _awaited(call: Callable[[], object]) -> object:

@@ -48,7 +48,6 @@ class Activities:
         ]
 
     async def __aenter__(self) -> Self:
-        self._life.callback(self._in_flight.close)
         self._life.enter_context(watched_loop())
         try:
             for provider in self._catalog.providers:

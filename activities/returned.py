@@ -7,6 +7,7 @@ from enum import Enum
 from pydantic_core import to_jsonable_python
 
 from activities.schemas import depth_of
+from activities.tool_secrets import NO_SECRETS, ToolSecrets
 from contracts.outcomes import ToolOutcome, bounded, failure
 from contracts.text import encodable, legal_json
 
@@ -14,11 +15,12 @@ from contracts.text import encodable, legal_json
 RESULT_MAX_DEPTH = 100
 
 
-def outcome_of(value: object) -> ToolOutcome:
+def outcome_of(value: object, secrets: ToolSecrets = NO_SECRETS) -> ToolOutcome:
     """What a tool's return value means: a text as it is, an outcome as it is, None as an empty text, all else as data.
 
-    Bounded and legal JSON: NaN and infinities become strings, bytes become UTF-8 text or else base64. Never raises: a
-    value that JSON cannot hold is a failure with code result_not_json, which says that the tool did run.
+    Bounded, without the secrets, and legal JSON: NaN and infinities become strings, bytes become UTF-8 text or else
+    base64. Never raises: a value that JSON cannot hold is a failure with code result_not_json, which says that the tool
+    did run.
     """
     try:
         _refuse_iterators(value)
@@ -27,7 +29,7 @@ def outcome_of(value: object) -> ToolOutcome:
             raise ValueError("nested too deeply")
         # An integer of more than 4,300 digits is written by pydantic, but read by nobody.
         json.dumps((outcome.data, outcome.metadata))
-        return bounded(outcome)
+        return bounded(secrets.hidden_in_outcome(outcome))
     # The value's own code writes it, so anything may be raised; the effect has happened, and a retry would repeat it.
     except Exception:  # noqa: BLE001
         kind = type(value).__name__

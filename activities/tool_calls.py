@@ -16,6 +16,7 @@ from activities.in_flight import Body, CapacityExhausted, InFlight, Raised
 from activities.returned import outcome_of
 from activities.schemas import compile_schema
 from activities.settling import settle
+from activities.tool_secrets import ToolSecrets
 from activities.tooling import Later, Tool, ToolError
 from activities.unexpected import reference, unexpected
 from contracts.approvals import action_digest
@@ -51,8 +52,8 @@ class ToolCalls:
             # Retries are Temporal's, or the run's own where an undo comes between them: then each starts from one.
             attempt = invocation.attempt + info.attempt - 1
             invocation = invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
-            outcome = _guard(tool, invocation) or await self._invoke(tool, invocation)
-            secrets = {name: self._settings[name] for name in tool.settings}
+            secrets = ToolSecrets.of(tool, self._settings)
+            outcome = _guard(tool, invocation) or await self._invoke(tool, invocation, secrets)
             outcome = settle(tool, invocation, outcome, prepare=tool.prepare, secrets=secrets)
             if after_unknown and tool.has_effect and says_not_done(outcome):
                 outcome = _not_certain(outcome)
@@ -63,58 +64,63 @@ class ToolCalls:
 
         return call_tool
 
-    async def _invoke(self, tool: Tool, invocation: ToolInvocation) -> ToolOutcome:
+    async def _invoke(self, tool: Tool, invocation: ToolInvocation, secrets: ToolSecrets) -> ToolOutcome:
         """What one attempt came to. Cancellation passes."""
         attempt = Attempt(tool, self._settings)
-        deadline = datetime.now(UTC) + timedelta(seconds=tool.timeout)
+        deadline = _deadline(tool, invocation)
         received = invocation.model_copy(update={"deadline": deadline}).controlled_by(attempt)
-        interval = tool.heartbeat.minimum_interval if tool.heartbeat else 0
         try:
-            async with beating(lambda: attempt.details or (), interval):
+            async with beating(lambda: attempt.details or ()):
                 call = tool.bind(received.arguments, received)
-                body = await self._in_flight.begin(partial(_made, call, tool.is_async), in_thread=not tool.is_async)
+                made = partial(_made, call, secrets, tool.is_async)
                 try:
-                    given_up = await _end_of(body, tool, attempt)
+                    body = await self._in_flight.begin(made, in_thread=not tool.is_async)
+                except asyncio.CancelledError:
+                    return _not_begun()
+                attempt.begin()
+                try:
+                    given_up = await _end_of(body, tool, attempt, deadline)
                 finally:
                     attempt.end()
                     if not body.future.done():
                         self._in_flight.abandon(tool.name, body)
-                return given_up or _returned(tool, invocation, body)
+                return given_up or _returned(tool, invocation, body, secrets)
         except CapacityExhausted:
             reason = "all tool threads of this worker are busy; the call did not run"
             outcome = failure("unavailable", reason, code="tool_capacity_exhausted", retryable=True)
             return outcome.model_copy(update={"metadata": {"tool_execution_capacity_exhausted": True}})
         except ToolError as error:
-            return error.outcome
+            return error.outcome(secrets)
 
 
-def _made(call: Callable[[], object], is_async: bool) -> object:
+def _made(call: Callable[[], object], secrets: ToolSecrets, is_async: bool) -> object:
     """Make the call and turn what it returns into an outcome, both where the tool runs: writing a huge value as JSON
     must block its own thread, not the worker."""
-    return _made_later(call) if is_async else _outcome(call())
+    return _made_later(call, secrets) if is_async else _outcome(call(), secrets)
 
 
-async def _made_later(call: Callable[[], object]) -> object:
+async def _made_later(call: Callable[[], object], secrets: ToolSecrets) -> object:
     result = call()
     value = await result if isinstance(result, Awaitable) else result
-    return await asyncio.to_thread(_outcome, value)
+    return await asyncio.to_thread(_outcome, value, secrets)
 
 
-def _outcome(value: object) -> ToolOutcome | Later:
-    return value if isinstance(value, Later) else outcome_of(value)
+def _outcome(value: object, secrets: ToolSecrets) -> ToolOutcome | Later:
+    return value if isinstance(value, Later) else outcome_of(value, secrets)
 
 
-async def _end_of(body: Body, tool: Tool, attempt: Attempt) -> ToolOutcome | None:
+async def _end_of(body: Body, tool: Tool, attempt: Attempt, deadline: datetime) -> ToolOutcome | None:
     """Wait for the body. The outcome if it was given up, for its timeout or its silence; None if it ended by itself.
 
     When the call is cancelled an effect is asked to stop and still waited for: what it came to must be known.
     """
     loop = asyncio.get_running_loop()
-    gives_up_at = loop.time() + tool.timeout
+    seconds = (deadline - datetime.now(UTC)).total_seconds()
+    gives_up_at = loop.time() + seconds
     while not body.future.done():
         patience = gives_up_at - loop.time()
         if patience <= 0:
-            return _timed_out(tool, f"no result within {tool.timeout:g} s; a late one is discarded")
+            return _timed_out(tool, f"no result within {seconds:.3g} s; a late one is discarded")
         if tool.heartbeat is not None:
             quiet = tool.heartbeat.timeout - attempt.silent_for
             if quiet <= 0:
@@ -131,18 +137,36 @@ async def _end_of(body: Body, tool: Tool, attempt: Attempt) -> ToolOutcome | Non
     return None
 
 
-def _returned(tool: Tool, invocation: ToolInvocation, body: Body) -> ToolOutcome:
+def _deadline(tool: Tool, invocation: ToolInvocation) -> datetime:
+    """When the attempt is given up: after the tool's own timeout, or when the run's caller said that it is too late."""
+    own, callers = datetime.now(UTC) + timedelta(seconds=tool.timeout), invocation.context.deadline
+    if callers is None:
+        return own
+    return min(own, callers if callers.tzinfo else callers.replace(tzinfo=UTC))
+
+
+def _not_begun() -> ToolOutcome:
+    """The call was cancelled while it waited for a thread: whatever its kind, nothing happened."""
+    if activity.is_worker_shutdown():
+        return failure("unavailable", "the worker stopped; the call did not run", code="not_started", retryable=True)
+    return failure("cancelled", "the call was cancelled; it did not run", code="not_started")
+
+
+def _returned(tool: Tool, invocation: ToolInvocation, body: Body, secrets: ToolSecrets) -> ToolOutcome:
     """What a body that has ended came to. Whatever a tool raises is told to the model, not to the run."""
     if body.future.cancelled():
         raise asyncio.CancelledError
     match body.future.result():
         case Raised(ToolError() as error):
-            return error.outcome
+            return error.outcome(secrets)
         case Raised(error):
             log.error("tool %s failed (reference %s)", tool.name, reference(invocation), exc_info=error)
-            return unexpected(tool, invocation, error)
-        case Later():
+            return unexpected(tool, invocation, error, secrets)
+        case Later() if tool.completes_later:
             activity.raise_complete_async()
+        case Later():
+            reason = "the tool returned LATER, but its contract does not say completes_later"
+            return failure("unknown_outcome" if tool.has_effect else "internal", reason, code="not_declared")
         case ToolOutcome() as outcome:
             return outcome
     raise AssertionError("a body ends with an outcome, an exception or LATER")
@@ -190,6 +214,8 @@ def _guard(tool: Tool, invocation: ToolInvocation) -> ToolOutcome | None:
     if action_digest(invocation.tool, invocation.version, invocation.arguments) != invocation.action_digest:
         reason = "the arguments are not those the action digest was made of"
         return failure("permission_denied", reason, code="action_digest_mismatch")
+    if _deadline(tool, invocation) <= datetime.now(UTC):
+        return failure("timeout", "the run's deadline has passed; the call did not run", code="not_started")
     if issues := compile_schema(tool.input_schema).issues(invocation.arguments):
         return failure("invalid_input", "; ".join(map(str, issues)))
     return None

@@ -9,11 +9,17 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Attempt
 from activities.heartbeats import beating
 from activities.in_flight import InFlight
+from activities.settling import settle
+from activities.tool_secrets import ToolSecrets
 from activities.tooling import Tool, ToolError
 from activities.unexpected import reference, unexpected
+from contracts.outcomes import ToolOutcome, bounded
+from contracts.text import cut, encodable
 from contracts.tools import ReconcileRequest, Reconciliation, ToolInvocation, UndoOutcome, UndoRequest
 
 log = logging.getLogger("steadyhand.tools")
+
+UNDO_TEXT_MAX_BYTES = 2_000
 
 
 class ToolEffects:
@@ -34,7 +40,9 @@ class ToolEffects:
         async def undo(request: UndoRequest) -> UndoOutcome:
             connected = request.model_copy(update={"invocation": self._connected(tool, request.invocation)})
             done = await self._made(tool, tool.undo_function, request.invocation, connected)
-            return done if isinstance(done, UndoOutcome) else UndoOutcome(text="" if done is None else str(done))
+            undone = done if isinstance(done, UndoOutcome) else UndoOutcome(text="" if done is None else str(done))
+            text = cut(encodable(ToolSecrets.of(tool, self._settings).hidden(undone.text)), UNDO_TEXT_MAX_BYTES)
+            return undone.model_copy(update={"text": text})
 
         return undo
 
@@ -43,7 +51,13 @@ class ToolEffects:
         async def reconcile(request: ReconcileRequest) -> Reconciliation:
             connected = self._connected(tool, request.invocation)
             found = await self._made(tool, tool.reconcile_function, request.invocation, connected)
-            return Reconciliation.model_validate(found)
+            answer = Reconciliation.model_validate(found)
+            if answer.outcome is None:
+                return answer
+            secrets = ToolSecrets.of(tool, self._settings)
+            return answer.model_copy(
+                update={"outcome": settle(tool, request.invocation, answer.outcome, secrets=secrets)}
+            )
 
         return reconcile
 
@@ -56,15 +70,17 @@ class ToolEffects:
         """Call the function. Whatever it raises leaves bounded and without secrets, for Temporal to repeat."""
         if function is None:
             raise ApplicationError(f"{tool.name} does not support this", type="NotSupported", non_retryable=True)
+        secrets = ToolSecrets.of(tool, self._settings)
         try:
             async with beating():
                 return await self._in_flight.run(function, argument)
         except ToolError as error:
-            outcome = error.outcome
-            raise ApplicationError(
-                error.message, outcome, type="ToolFailed", non_retryable=not error.retryable
-            ) from None
+            raise _failed(error.outcome(secrets), repeatable=error.retryable) from None
         except Exception as error:
             log.exception("%s failed (reference %s)", activity.info().activity_type, reference(invocation))
-            outcome = unexpected(tool, invocation, error)
-            raise ApplicationError(outcome.error.message if outcome.error else "", outcome, type="ToolFailed") from None
+            raise _failed(unexpected(tool, invocation, error, secrets), repeatable=True) from None
+
+
+def _failed(outcome: ToolOutcome, repeatable: bool) -> ApplicationError:
+    message = outcome.error.message if outcome.error else ""
+    return ApplicationError(message, bounded(outcome), type="ToolFailed", non_retryable=not repeatable)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from activities.tool_secrets import ToolSecrets
 from contracts.outcomes import ErrorCategory, ToolOutcome, failure
 
 
@@ -48,10 +49,9 @@ class ToolError(Exception):
             compensation_token=self.compensation_token,
         ), ()
 
-    @property
-    def outcome(self) -> ToolOutcome:
-        """The failure as an outcome."""
-        told = failure(self.category, self.message, code=self.code, retryable=self.retryable)
+    def outcome(self, secrets: ToolSecrets) -> ToolOutcome:
+        """The failure as an outcome, without the secrets."""
+        told = failure(self.category, secrets.hidden(self.message), secrets.hidden(self.code), self.retryable)
         return told.model_copy(
             update={
                 "compensation_required": self.compensation_required,

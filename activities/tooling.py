@@ -102,6 +102,8 @@ class Tool(ToolContract):
         for promise, declared in needs.items():
             if declared and not takes_invocation:
                 return f"{promise} needs a last parameter of type ToolInvocation"
+        if self.completes_later and self._prepare is not None:
+            return "completes_later: what comes later passes no prepare_result"
         for promise, declared, function in (
             ("compensation", self.compensation is not None, self._undo),
             ("reconciles", self.reconciles, self._reconcile),

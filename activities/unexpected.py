@@ -4,13 +4,17 @@ import errno
 import hashlib
 import re
 
+from activities.tool_secrets import ToolSecrets
 from contracts.outcomes import MAY_HAVE_HAPPENED, ErrorCategory, ToolOutcome, failure
 from contracts.text import encodable, head
 from contracts.tools import ToolContract, ToolInvocation
 
 TEXT_MAX_BYTES = 200
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+# The credentials of a URL, which may hold / and @ themselves, and those of a connection string: `password=...`.
+_CREDENTIALS = re.compile(
+    r"(?<=://)\S+(?=@)|(?i:(?<=password=)|(?<=passwd=)|(?<=pwd=)|(?<=secret=)|(?<=token=)|(?<=key=))(?:'[^']*'|[^\s;,&]+)"
+)
 _ERRNO: dict[int, ErrorCategory] = {
     errno.EINVAL: "invalid_input",
     errno.EACCES: "permission_denied",
@@ -21,14 +25,16 @@ _ERRNO: dict[int, ErrorCategory] = {
 }
 
 
-def unexpected(contract: ToolContract, invocation: ToolInvocation, error: BaseException) -> ToolOutcome:
+def unexpected(
+    contract: ToolContract, invocation: ToolInvocation, error: BaseException, secrets: ToolSecrets
+) -> ToolOutcome:
     """The outcome of an attempt that raised something other than `ToolError`.
 
     It may be repeated where the contract allows. Nobody knows whether it came before or after an effect: that is an
     unknown outcome. The reference finds the whole exception in the worker's log.
     """
     kind = type(error).__name__
-    told = f"{kind}: {_short(error)} (reference {reference(invocation)})"
+    told = f"{kind}: {_short(error, secrets)} (reference {reference(invocation)})"
     if contract.has_effect:
         told += f"; {MAY_HAVE_HAPPENED}"
         return failure("unknown_outcome", told, code=kind, retryable=contract.repeatable)
@@ -40,9 +46,9 @@ def reference(invocation: ToolInvocation) -> str:
     return hashlib.sha256(f"{invocation.idempotency_key}{invocation.attempt}".encode()).hexdigest()[:8]
 
 
-def _short(error: BaseException) -> str:
+def _short(error: BaseException, secrets: ToolSecrets) -> str:
     try:
-        lines = str(error).splitlines()
+        lines = secrets.hidden(str(error)).splitlines()
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         return "(no text)"
     first = _CREDENTIALS.sub("***", encodable(lines[0])) if lines else "(no text)"

@@ -44,7 +44,8 @@ class ToolContract(Record):
     Only name, description and input_schema are shown to the model. Durations are in seconds: `timeout` bounds one
     attempt, `lost_after` is how long a lost worker goes unnoticed, and `heartbeat` is for a tool that reports progress
     by itself. `settings` names what the worker must have set for the tool; values never enter history. `task_queue` is
-    set for a tool that runs in another process or language; `completes_later` for one whose result comes from outside,
+    set for a tool that runs in another process or language, and `taken_within` is how long a call waits for a worker
+    there; `completes_later` for one whose result comes from outside,
     by Temporal's asynchronous completion. `model_output` tightens what the model reads of a result.
     """
 
@@ -69,6 +70,7 @@ class ToolContract(Record):
     model_output: OutputLimits | None = None
     settings: tuple[str, ...] = ()
     task_queue: str | None = Field(default=None, min_length=1, max_length=200)
+    taken_within: float = Field(default=600.0, gt=0, le=2_592_000, allow_inf_nan=False)
     completes_later: bool = False
     metadata: dict[str, str] = {}
 

@@ -17,6 +17,20 @@ class BriefFailureConverter(DefaultFailureConverter):
             link.stack_trace = ""
             link = link.cause if link.HasField("cause") else None
 
+    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+        """As the default does, but details that nobody can decode are left out: a tool in another process may send
+        anything, and it must not end the run that called it."""
+        try:
+            return super().from_failure(failure, payload_converter)
+        except Exception:  # noqa: BLE001 - a decoder may raise anything
+            legible = Failure()
+            legible.CopyFrom(failure)
+            for name in ("application_failure_info", "canceled_failure_info"):
+                if legible.HasField(name):
+                    getattr(legible, name).ClearField("details")
+            legible.ClearField("encoded_attributes")
+            return super().from_failure(legible, payload_converter)
+
 
 data_converter = DataConverter(
     payload_converter_class=pydantic_data_converter.payload_converter_class,

@@ -2,18 +2,14 @@
 
 import asyncio
 import importlib
-import logging
 import os
 import signal
-import sys
-import threading
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import NoReturn
 
 import httpx
 from pydantic import ValidationError
@@ -22,7 +18,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.catalog import Catalog
-from activities.in_flight import THREAD_PREFIX, InFlight
+from activities.in_flight import InFlight
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.interface import ModelFailure, ModelProvider
 from activities.providers.scripted import Scripted
@@ -178,13 +174,3 @@ async def serve_until_stopped(worker: AbstractAsyncContextManager[Worker]) -> No
     finally:
         for each in _STOP_SIGNALS:
             loop.remove_signal_handler(each)
-
-
-def leave(status: int) -> NoReturn:
-    """End the process with this status. A tool's thread that does not return cannot be stopped, and Python would wait
-    for it for ever: then the process ends without it, as its calls have long been given up."""
-    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(status)
-    sys.exit(status)

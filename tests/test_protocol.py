@@ -54,7 +54,7 @@ FIELDS: dict[type[Record], str] = {
     "expected_resource_version output_limits after_unknown context",
     tools.ToolContract: "schema_version name version description input_schema output_schema output_validation "
     "side_effect idempotency approval timeout lost_after heartbeat retry compensation reconciles resource_version "
-    "capabilities model_output settings task_queue completes_later metadata",
+    "capabilities model_output settings task_queue taken_within completes_later metadata",
     tools.UndoRequest: "invocation outcome compensation_token",
     tools.UndoOutcome: "state text",
     tools.ReconcileRequest: "invocation",

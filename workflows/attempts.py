@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 from contracts.activities import ToolActivities
 from contracts.events import EventType
 from contracts.outcomes import ToolOutcome, failure
+from contracts.records import MalformedPayload
 from contracts.tools import (
     ReconcileRequest,
     Reconciliation,
@@ -22,6 +24,7 @@ from contracts.tools import (
 )
 from workflows import options as activity_options
 from workflows.failures import error_category, error_text, may_have_run, tool_outcome, was_refused
+from workflows.foreign import json_of, passable, told
 from workflows.journal import Journal
 
 T = TypeVar("T")
@@ -82,7 +85,13 @@ class Attempts:
         if self._contract.task_queue is None and not self._contract.completes_later:
             ours = workflow.start_activity(self._contract.name, invocation, result_type=ToolOutcome, **config)
             return await self._end_of(ours)
-        raw = await self._end_of(workflow.start_activity(self._contract.name, invocation, **config))
+        outside = workflow.start_activity(self._contract.name, invocation, result_type=RawValue, **config)
+        try:
+            raw = json_of(await self._end_of(outside))
+        except ActivityError as error:
+            raw = told(error)
+            if raw is None:
+                raise
         return await self._settled(invocation, raw)
 
     async def _end_of(self, activity: workflow.ActivityHandle[T]) -> T:
@@ -107,21 +116,26 @@ class Attempts:
         if not is_unknown(outcome) or not self._contract.reconciles:
             return outcome
         try:
-            answer = await self._shielded(
+            answered = await self._shielded(
                 workflow.execute_activity(
                     f"{self._contract.name}.reconcile",
                     ReconcileRequest(invocation=self._invocation),
-                    result_type=Reconciliation,
+                    result_type=RawValue,
                     **activity_options.reconcile(self._contract),
                 )
             )
-        except ActivityError as error:
+            answer = Reconciliation.from_wire(answered.payload.data)
+        except (ActivityError, MalformedPayload) as error:
             self._note("effect_reconciled", state="unknown", message=error_text(error))
             return outcome
         self._note("effect_reconciled", state=answer.state)
         match answer.state:
             case "done":
-                return answer.outcome or ToolOutcome(ok=True, text="The call took effect, as was found out afterwards.")
+                if answer.outcome is None:
+                    return ToolOutcome(ok=True, text="The call took effect, as was found out afterwards.")
+                if self._contract.task_queue is None:
+                    return answer.outcome
+                return await self._settled(self._invocation, passable(answer.outcome))
             case "not_done":
                 reason = "the call did not take effect, as was found out afterwards"
                 return failure("unavailable", reason, code="not_done", retryable=True)
@@ -138,15 +152,17 @@ class Attempts:
             invocation=self._invocation, outcome=outcome, compensation_token=outcome.compensation_token
         )
         try:
-            undone = await self._shielded(
+            answered = await self._shielded(
                 workflow.execute_activity(
                     f"{self._contract.name}.undo",
                     request,
-                    result_type=UndoOutcome,
+                    result_type=RawValue,
                     **activity_options.undo(self._contract, rule),
                 )
             )
-        except ActivityError as error:
+            # An undo that answers nothing has done it.
+            undone = UndoOutcome.from_wire(answered.payload.data or b"{}")
+        except (ActivityError, MalformedPayload) as error:
             self.compensated = False
             self._note("compensation_failed", message=error_text(error))
             return _marked(

@@ -7,6 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from contracts.outcomes import MAY_HAVE_HAPPENED, ErrorCategory, ToolOutcome, failure
+from contracts.records import MalformedPayload
 from contracts.runs import ErrorType
 from contracts.text import cut, encodable
 from contracts.tools import ToolContract
@@ -60,15 +61,17 @@ def may_have_run(error: ActivityError, contract: ToolContract) -> bool:
     return contract.repeatable and contract.retry.max_attempts > 1
 
 
-def error_text(error: ActivityError) -> str:
-    """What an activity failed with, cut, for the record."""
-    cause = error.cause
+def error_text(error: ActivityError | MalformedPayload) -> str:
+    """What an activity failed with, or why its answer is none, cut, for the record."""
+    cause = error.cause if isinstance(error, ActivityError) else error
     return cut(encodable(cause.message if isinstance(cause, ApplicationError) else str(cause or error)), 1_000)
 
 
-def error_category(error: ActivityError) -> ErrorCategory:
+def error_category(error: ActivityError | MalformedPayload) -> ErrorCategory:
     """The category an activity failed with."""
-    told = _told(error.cause)
+    if isinstance(error, MalformedPayload):
+        return "internal"
+    told = told_outcome(error)
     if told is not None and told.error is not None:
         return told.error.category
     return "timeout" if isinstance(error.cause, ActivityTimeoutError) else "internal"
@@ -77,9 +80,10 @@ def error_category(error: ActivityError) -> ErrorCategory:
 def tool_outcome(error: ActivityError, contract: ToolContract, after_unknown: bool = False) -> ToolOutcome:
     """What a tool's failed activity means. An effect whose end nobody saw is unknown, never "not done"."""
     cause = error.cause
-    if (told := _told(cause)) is not None:
+    if (told := told_outcome(error)) is not None:
         return told
-    not_begun = not error.started_event_id and not after_unknown
+    # A call that completes later is not waited for when it is cancelled, so nobody is told whether it was started.
+    not_begun = not error.started_event_id and not after_unknown and not contract.completes_later
     if isinstance(cause, CancelledError) and (not_begun or not contract.has_effect):
         return failure("cancelled", "the call was cancelled", code="not_started" if not_begun else "")
     never_taken = isinstance(cause, ActivityTimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START
@@ -94,11 +98,14 @@ def tool_outcome(error: ActivityError, contract: ToolContract, after_unknown: bo
     return failure("internal", error_text(error))
 
 
-def _told(cause: BaseException | None) -> ToolOutcome | None:
+def told_outcome(error: ActivityError) -> ToolOutcome | None:
     """The outcome that a failed attempt carries. A tool in another process may send anything."""
+    cause = error.cause
     if not isinstance(cause, ApplicationError) or cause.type != "ToolFailed" or not cause.details:
         return None
     try:
-        return ToolOutcome.model_validate(cause.details[0])
-    except ValidationError:
+        outcome = ToolOutcome.model_validate(cause.details[0])
+    except (ValidationError, RecursionError):
         return None
+    # An attempt that failed did not go well, whatever it says.
+    return None if outcome.ok else outcome

@@ -51,9 +51,6 @@ SETTLE = ActivityConfig(
     retry_policy=RetryPolicy(maximum_attempts=10, maximum_interval=timedelta(seconds=30)),
 )
 
-# How long a call waits for a worker of another task queue to take it.
-FOREIGN_START = timedelta(minutes=10)
-
 
 def undo(contract: ToolContract, rule: CompensationRule) -> ActivityConfig:
     """How an effect is undone: by its own rule, and whatever happens to the run meanwhile."""
@@ -78,14 +75,14 @@ def reconcile(contract: ToolContract) -> ActivityConfig:
 def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
     """How one call of this tool is run: one attempt unless its contract allows repetition."""
     retry = contract.retry
-    # Whoever works outside our workers does not beat for us.
+    # Whoever works outside our workers does not beat for us, nor give up by itself.
     silent = contract.completes_later or contract.task_queue is not None
     return ActivityConfig(
         activity_id=activity_id,
         summary=activity_id,
         task_queue=contract.task_queue,
-        schedule_to_start_timeout=FOREIGN_START if contract.task_queue else None,
-        start_to_close_timeout=timedelta(seconds=contract.timeout) + TOOL_GRACE,
+        schedule_to_start_timeout=timedelta(seconds=contract.taken_within) if contract.task_queue else None,
+        start_to_close_timeout=timedelta(seconds=contract.timeout) + (timedelta() if silent else TOOL_GRACE),
         heartbeat_timeout=None if silent else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(
             initial_interval=timedelta(seconds=retry.initial_interval),
@@ -94,10 +91,11 @@ def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
             maximum_attempts=retry.max_attempts if contract.repeatable else 1,
             non_retryable_error_types=REFUSED,
         ),
-        # What an effect came to must be known, even when the run is being cancelled.
+        # What an effect came to must be known, even when the run is being cancelled. Whoever completes it later hears
+        # of no cancellation: there is nobody to wait for.
         cancellation_type=(
             ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-            if contract.has_effect
+            if contract.has_effect and not contract.completes_later
             else ActivityCancellationType.TRY_CANCEL
         ),
     )
