@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
 
+from pydantic import ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -12,6 +13,7 @@ from activities.tool_provider import ToolProvider
 from activities.tooling import Tool
 from contracts.activities import AgentActivities, LoadAgentRequest
 from contracts.agents import AgentSpec
+from contracts.records import describe
 
 N = TypeVar("N", AgentSpec, Tool)
 
@@ -41,6 +43,12 @@ class Catalog:
         for tool in self.tools.values():
             if promise := tool.broken_promise():
                 raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
+        for agent in self.agents.values():
+            try:
+                # A contract changed by `model_copy` has never been checked, and no run could read it.
+                AgentSpec.model_validate_json(agent.model_dump_json(warnings=False))
+            except ValidationError as error:
+                raise CatalogError(f"agent {agent.name!r}: {describe(error)}") from None
         for contract in (contract for agent in self.agents.values() for contract in agent.tools):
             for schema in filter(None, (contract.input_schema, contract.output_schema)):
                 try:

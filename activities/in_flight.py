@@ -24,6 +24,10 @@ class CapacityExhausted(Exception):
     """No thread became free in time. Nothing was run."""
 
 
+class GivenUp(Exception):
+    """A body took too long. It may still run; its late result is discarded."""
+
+
 @dataclass(frozen=True)
 class Raised:
     """What a body ended with instead of a value."""
@@ -79,10 +83,18 @@ class InFlight:
         threading.Thread(target=context.run, args=(_run, call, future), name="tool", daemon=True).start()
         return Body(future, stoppable=False)
 
-    async def run(self, function: Callable[..., object], argument: object) -> object:
-        """Call a function where it belongs: a coroutine function here, a plain one in a thread."""
+    async def run(self, name: str, function: Callable[..., object], argument: object, seconds: float) -> object:
+        """Call a function where it belongs: a coroutine function here, a plain one in a thread. Raises what it raises,
+        `CapacityExhausted`, or `GivenUp` when it takes longer than this."""
         body = await self.begin(partial(function, argument), in_thread=not inspect.iscoroutinefunction(function))
-        result = await asyncio.shield(body.future)
+        try:
+            ended, _ = await asyncio.wait({body.future}, timeout=seconds)
+        finally:
+            if not body.future.done():
+                self.abandon(name, body)
+        if not ended:
+            raise GivenUp(f"no result within {seconds:g} s")
+        result = body.future.result()
         if isinstance(result, Raised):
             raise result.error
         return result

@@ -26,9 +26,7 @@ def settle(
 ) -> ToolOutcome:
     """The outcome as it enters history. Never raises for what the outcome holds."""
     if prepare is not None:
-        outcome = prepare(outcome) or failure(
-            "permission_denied", "tool result rejected during preparation", code="result_refused"
-        )
+        outcome = prepare(outcome) or _refused(outcome)
     outcome = _validated(contract, outcome)
     outcome = _versioned(contract, outcome)
     outcome = bounded(secrets.hidden_in_outcome(outcome))
@@ -44,6 +42,17 @@ def from_outside(contract: ToolContract, raw: JsonValue) -> ToolOutcome:
         reason = f"the tool answered with something that is no ToolOutcome: {error}"
         return failure("unknown_outcome" if contract.has_effect else "internal", reason, code="no_outcome")
     return bounded(outcome).model_copy(update={"projection": None})
+
+
+def _refused(outcome: ToolOutcome) -> ToolOutcome:
+    """Not shown to anybody; what the attempt left behind is still there to be undone."""
+    told = failure("permission_denied", "tool result rejected during preparation", code="result_refused")
+    return told.model_copy(
+        update={
+            "compensation_required": outcome.compensation_required,
+            "compensation_token": outcome.compensation_token,
+        }
+    )
 
 
 def _validated(contract: ToolContract, outcome: ToolOutcome) -> ToolOutcome:

@@ -53,25 +53,42 @@ class ToolCalls:
             attempt = invocation.attempt + info.attempt - 1
             invocation = invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
             secrets = ToolSecrets.of(tool, self._settings)
-            outcome = _guard(tool, invocation) or await self._invoke(tool, invocation, secrets)
-            outcome = settle(tool, invocation, outcome, prepare=tool.prepare, secrets=secrets)
+            control = Attempt(tool, self._settings)
+            deadline = _deadline(tool, invocation)
+            received = invocation.model_copy(update={"deadline": deadline}).controlled_by(control)
+            call = _bound(tool, received, secrets)
+            again: timedelta | None = None
+            if isinstance(call, ToolOutcome):
+                outcome = call
+            else:
+                outcome = await self._invoke(tool, received, call, control, secrets)
+                # Decided by what the tool said, before that is prepared and validated: a result that breaks a schema
+                # is never asked for again.
+                again = _again(tool, received, outcome)
+            outcome = settle(
+                tool, invocation, outcome, prepare=tool.prepare if again is None else None, secrets=secrets
+            )
             if after_unknown and tool.has_effect and says_not_done(outcome):
                 outcome = _not_certain(outcome)
             outcome = outcome.model_copy(update={"metadata": {**outcome.metadata, "tool_attempt": attempt}})
-            if tool.repeats(outcome) and tool.repeatable:
-                raise _repeat(tool, outcome, attempt)
+            if again is not None:
+                raise _repeat(outcome, again)
             return outcome
 
         return call_tool
 
-    async def _invoke(self, tool: Tool, invocation: ToolInvocation, secrets: ToolSecrets) -> ToolOutcome:
+    async def _invoke(
+        self,
+        tool: Tool,
+        invocation: ToolInvocation,
+        call: Callable[[], object],
+        attempt: Attempt,
+        secrets: ToolSecrets,
+    ) -> ToolOutcome:
         """What one attempt came to. Cancellation passes."""
-        attempt = Attempt(tool, self._settings)
-        deadline = _deadline(tool, invocation)
-        received = invocation.model_copy(update={"deadline": deadline}).controlled_by(attempt)
+        deadline = invocation.deadline or _deadline(tool, invocation)
         try:
             async with beating(lambda: attempt.details or ()):
-                call = tool.bind(received.arguments, received)
                 made = partial(_made, call, secrets, tool.is_async)
                 try:
                     body = await self._in_flight.begin(made, in_thread=not tool.is_async)
@@ -89,8 +106,6 @@ class ToolCalls:
             reason = "all tool threads of this worker are busy; the call did not run"
             outcome = failure("unavailable", reason, code="tool_capacity_exhausted", retryable=True)
             return outcome.model_copy(update={"metadata": {"tool_execution_capacity_exhausted": True}})
-        except ToolError as error:
-            return error.outcome(secrets)
 
 
 def _made(call: Callable[[], object], secrets: ToolSecrets, is_async: bool) -> object:
@@ -139,10 +154,8 @@ async def _end_of(body: Body, tool: Tool, attempt: Attempt, deadline: datetime) 
 
 def _deadline(tool: Tool, invocation: ToolInvocation) -> datetime:
     """When the attempt is given up: after the tool's own timeout, or when the run's caller said that it is too late."""
-    own, callers = datetime.now(UTC) + timedelta(seconds=tool.timeout), invocation.context.deadline
-    if callers is None:
-        return own
-    return min(own, callers if callers.tzinfo else callers.replace(tzinfo=UTC))
+    own, callers = datetime.now(UTC) + timedelta(seconds=tool.timeout), invocation.context.deadline_utc
+    return own if callers is None else min(own, callers)
 
 
 def _not_begun() -> ToolOutcome:
@@ -190,16 +203,24 @@ def _not_certain(outcome: ToolOutcome) -> ToolOutcome:
     return outcome.model_copy(update={"error": told.error})
 
 
-def _repeat(tool: Tool, outcome: ToolOutcome, attempt: int) -> ApplicationError:
-    """Raised, so that Temporal repeats the attempt as the contract allows; the last one becomes the answer."""
+def _again(tool: Tool, invocation: ToolInvocation, outcome: ToolOutcome) -> timedelta | None:
+    """After which delay Temporal is to make another attempt; None where this outcome is the answer."""
+    if not tool.repeatable or not tool.repeats(outcome):
+        return None
+    policy = activity.info().retry_policy
+    if policy is not None and 0 < policy.maximum_attempts <= activity.info().attempt:
+        return None
+    delay = timedelta(seconds=tool.delay_after(outcome, invocation.attempt, random.random()))  # noqa: S311 - jitter
+    # An attempt that would only begin when it is too late is not waited for.
+    return None if invocation.context.is_over(datetime.now(UTC) + delay) else delay
+
+
+def _repeat(outcome: ToolOutcome, delay: timedelta) -> ApplicationError:
+    """Raised, so that Temporal repeats the attempt."""
     if says_not_done(outcome):
         activity.heartbeat(HARMLESS, activity.info().attempt)
-    asked = outcome.metadata.get("retry_after")
-    delay = tool.retry.delay(attempt, random.random())  # noqa: S311 - jitter
-    if isinstance(asked, int | float):
-        delay = max(delay, asked)
     message = outcome.error.message if outcome.error else ""
-    return ApplicationError(message, outcome, type="ToolFailed", next_retry_delay=timedelta(seconds=delay))
+    return ApplicationError(message, outcome, type="ToolFailed", next_retry_delay=delay)
 
 
 def _refuse_other_version(tool: Tool, invocation: ToolInvocation, after_unknown: bool) -> None:
@@ -209,16 +230,20 @@ def _refuse_other_version(tool: Tool, invocation: ToolInvocation, after_unknown:
         raise ApplicationError(reason, after_unknown, type="ToolVersionMismatch", non_retryable=True)
 
 
-def _guard(tool: Tool, invocation: ToolInvocation) -> ToolOutcome | None:
-    """Why the call must not run, or None. What was approved is what runs, by this worker's own schema too."""
+def _bound(tool: Tool, invocation: ToolInvocation, secrets: ToolSecrets) -> Callable[[], object] | ToolOutcome:
+    """The call, ready to be made, or why it must not run, which no other attempt would change. What was approved is
+    what runs, by this worker's own schema too."""
     if action_digest(invocation.tool, invocation.version, invocation.arguments) != invocation.action_digest:
         reason = "the arguments are not those the action digest was made of"
         return failure("permission_denied", reason, code="action_digest_mismatch")
-    if _deadline(tool, invocation) <= datetime.now(UTC):
+    if invocation.context.is_over(datetime.now(UTC)):
         return failure("timeout", "the run's deadline has passed; the call did not run", code="not_started")
     if issues := compile_schema(tool.input_schema).issues(invocation.arguments):
         return failure("invalid_input", "; ".join(map(str, issues)))
-    return None
+    try:
+        return tool.bind(invocation.arguments, invocation)
+    except ToolError as error:
+        return error.outcome(secrets)
 
 
 def _timed_out(tool: Tool, reason: str) -> ToolOutcome:

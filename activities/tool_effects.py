@@ -1,19 +1,24 @@
 """What the world is asked about an effect: to undo it, or whether it happened."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
+from pydantic import ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt
 from activities.heartbeats import beating
-from activities.in_flight import InFlight
+from activities.in_flight import CapacityExhausted, GivenUp, InFlight
 from activities.settling import settle
 from activities.tool_secrets import ToolSecrets
 from activities.tooling import Tool, ToolError
 from activities.unexpected import reference, unexpected
-from contracts.outcomes import ToolOutcome, bounded
+from contracts.outcomes import ToolOutcome, bounded, failure
+from contracts.policies import RECONCILE_SECONDS
+from contracts.records import describe
 from contracts.text import cut, encodable
 from contracts.tools import ReconcileRequest, Reconciliation, ToolInvocation, UndoOutcome, UndoRequest
 
@@ -38,20 +43,26 @@ class ToolEffects:
     def _undo(self, tool: Tool) -> Callable[[UndoRequest], Awaitable[UndoOutcome]]:
         @activity.defn(name=f"{tool.name}.undo")
         async def undo(request: UndoRequest) -> UndoOutcome:
-            connected = request.model_copy(update={"invocation": self._connected(tool, request.invocation)})
-            done = await self._made(tool, tool.undo_function, request.invocation, connected)
+            seconds = tool.compensation.timeout if tool.compensation else 0
+            async with self._attempt(tool, request.invocation, seconds) as invocation:
+                connected = request.model_copy(update={"invocation": invocation})
+                done = await self._made(tool, tool.undo_function, invocation, connected, seconds)
             undone = done if isinstance(done, UndoOutcome) else UndoOutcome(text="" if done is None else str(done))
             text = cut(encodable(ToolSecrets.of(tool, self._settings).hidden(undone.text)), UNDO_TEXT_MAX_BYTES)
-            return undone.model_copy(update={"text": text})
+            return undone.model_copy(update={"text": text, "attempts": activity.info().attempt})
 
         return undo
 
     def _reconcile(self, tool: Tool) -> Callable[[ReconcileRequest], Awaitable[Reconciliation]]:
         @activity.defn(name=f"{tool.name}.reconcile")
         async def reconcile(request: ReconcileRequest) -> Reconciliation:
-            connected = self._connected(tool, request.invocation)
-            found = await self._made(tool, tool.reconcile_function, request.invocation, connected)
-            answer = Reconciliation.model_validate(found)
+            async with self._attempt(tool, request.invocation, RECONCILE_SECONDS) as connected:
+                found = await self._made(tool, tool.reconcile_function, connected, connected, RECONCILE_SECONDS)
+            try:
+                answer = Reconciliation.model_validate(found)
+            except ValidationError as error:
+                reason = f"what {tool.name} found out is no Reconciliation: {describe(error)}"
+                raise ApplicationError(reason, type="ToolFailed", non_retryable=True) from None
             if answer.outcome is None:
                 return answer
             secrets = ToolSecrets.of(tool, self._settings)
@@ -61,19 +72,37 @@ class ToolEffects:
 
         return reconcile
 
-    def _connected(self, tool: Tool, invocation: ToolInvocation) -> ToolInvocation:
-        return invocation.controlled_by(Attempt(tool, self._settings))
+    @asynccontextmanager
+    async def _attempt(self, tool: Tool, invocation: ToolInvocation, seconds: float) -> AsyncIterator[ToolInvocation]:
+        """The invocation as the function receives it, connected until the block ends."""
+        attempt = Attempt(tool, self._settings)
+        deadline = datetime.now(UTC) + timedelta(seconds=seconds)
+        try:
+            async with beating():
+                yield invocation.model_copy(update={"deadline": deadline}).controlled_by(attempt)
+        finally:
+            attempt.end()
 
     async def _made(
-        self, tool: Tool, function: Callable[..., object] | None, invocation: ToolInvocation, argument: object
+        self,
+        tool: Tool,
+        function: Callable[..., object] | None,
+        invocation: ToolInvocation,
+        argument: object,
+        seconds: float,
     ) -> object:
         """Call the function. Whatever it raises leaves bounded and without secrets, for Temporal to repeat."""
         if function is None:
             raise ApplicationError(f"{tool.name} does not support this", type="NotSupported", non_retryable=True)
         secrets = ToolSecrets.of(tool, self._settings)
         try:
-            async with beating():
-                return await self._in_flight.run(function, argument)
+            return await self._in_flight.run(activity.info().activity_type, function, argument, seconds)
+        except GivenUp as error:
+            raise _failed(failure("timeout", str(error), retryable=True), repeatable=True) from None
+        except CapacityExhausted:
+            reason = "all tool threads of this worker are busy; nothing was done"
+            told = failure("unavailable", reason, code="tool_capacity_exhausted", retryable=True)
+            raise _failed(told, repeatable=True) from None
         except ToolError as error:
             raise _failed(error.outcome(secrets), repeatable=error.retryable) from None
         except Exception as error:
@@ -83,4 +112,6 @@ class ToolEffects:
 
 def _failed(outcome: ToolOutcome, repeatable: bool) -> ApplicationError:
     message = outcome.error.message if outcome.error else ""
-    return ApplicationError(message, bounded(outcome), type="ToolFailed", non_retryable=not repeatable)
+    outcome = bounded(outcome)
+    outcome = outcome.model_copy(update={"metadata": {**outcome.metadata, "tool_attempt": activity.info().attempt}})
+    return ApplicationError(message, outcome, type="ToolFailed", non_retryable=not repeatable)

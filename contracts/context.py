@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from contracts.records import SparseRecord
 
@@ -42,6 +42,17 @@ class ExecutionContext(SparseRecord):
     locale: str | None = None
     deadline: datetime | None = None
     metadata: dict[str, str] = {}
+
+    @property
+    def deadline_utc(self) -> datetime | None:
+        """The deadline with its time zone: UTC, where it names none."""
+        if self.deadline is None or self.deadline.tzinfo is not None:
+            return self.deadline
+        return self.deadline.replace(tzinfo=UTC)
+
+    def is_over(self, moment: datetime) -> bool:
+        """Whether it is too late at this moment."""
+        return self.deadline_utc is not None and self.deadline_utc <= moment
 
 
 def secret_keys(keys: Iterable[str]) -> list[str]:

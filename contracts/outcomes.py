@@ -132,7 +132,12 @@ def bounded(outcome: ToolOutcome) -> ToolOutcome:
     # An eighth of the bound: one byte of text may take six in JSON, as an escape.
     whole = full_text(legal)
     text = head(whole, OUTCOME_MAX_BYTES // 8)
-    return ToolOutcome(ok=legal.ok, text=text, error=legal.error, metadata={"original_bytes": len(whole.encode())})
+    marks: dict[str, JsonValue] = {"original_bytes": len(whole.encode())}
+    smaller = legal.model_copy(update={"text": text, "data": None, "artifacts": (), "metadata": marks})
+    # What the runtime acts on is kept: an undo that is not asked for leaves its effect behind.
+    if len(smaller.model_dump_json().encode()) > OUTCOME_MAX_BYTES:
+        smaller = smaller.model_copy(update={"resource_version": None, "compensation_token": None})
+    return smaller.model_copy(update={"projection": None})
 
 
 def _bounded_error(error: ToolErrorInfo) -> ToolErrorInfo:

@@ -15,6 +15,11 @@ Approval = Literal["never", "policy", "always"]
 OutputValidation = Literal["strict", "warn", "disabled"]
 Risk = Literal["low", "medium", "high", "critical"]
 
+# How long an attempt may take that finds out whether a call took effect.
+RECONCILE_SECONDS = 60.0
+# However long a failure asks to wait, it is tried again after this time, in seconds.
+RETRY_AFTER_MAX_SECONDS = 3_600.0
+
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+\Z")
 
 
@@ -50,8 +55,8 @@ class RetryRule(Record):
 
     def delay(self, attempt: int, spread: float) -> float:
         """Seconds to wait after this attempt (from 1). `spread` is a random number from 0 up to 1."""
-        # The exponent is bounded: the power would overflow long after the maximum is reached.
-        backoff = min(self.max_interval, self.initial_interval * self.multiplier ** min(attempt - 1, 64))
+        # Bounded by the most attempts there may be: a power that is much larger would overflow.
+        backoff = min(self.max_interval, self.initial_interval * self.multiplier ** min(attempt - 1, 100))
         return min(self.max_interval, backoff * (1 - self.jitter + 2 * self.jitter * spread))
 
 

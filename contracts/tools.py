@@ -1,5 +1,6 @@
 """What the runtime may know of a tool, and what a tool receives."""
 
+import math
 from datetime import datetime
 from typing import Literal, Protocol, Self
 
@@ -8,6 +9,7 @@ from pydantic import Field, JsonValue, PrivateAttr, field_validator, model_valid
 from contracts.context import ExecutionContext
 from contracts.outcomes import ToolOutcome
 from contracts.policies import (
+    RETRY_AFTER_MAX_SECONDS,
     Approval,
     Capability,
     CompensationRule,
@@ -111,8 +113,11 @@ class ToolContract(Record):
 
     @property
     def repeatable(self) -> bool:
-        """Whether an attempt with an unknown outcome may simply be made again."""
-        return not self.has_effect or self.idempotency in ("idempotent", "idempotent_with_key")
+        """Whether an attempt with an unknown outcome may simply be made again. What has no effect may, unless its
+        contract says otherwise: a read may cost money, or take what it reads."""
+        if self.idempotency == "unknown":
+            return not self.has_effect
+        return self.idempotency != "non_idempotent"
 
     def repeats(self, outcome: ToolOutcome) -> bool:
         """Whether a failed outcome is of a kind that another attempt may mend."""
@@ -121,6 +126,15 @@ class ToolContract(Record):
         if self.retry.retryable:
             return outcome.error.category in self.retry.retryable
         return outcome.error.retryable
+
+    def delay_after(self, outcome: ToolOutcome, attempt: int, spread: float) -> float:
+        """Seconds to wait between this attempt (from 1) and the next: as the rule says, and at least as long as the
+        failure asked for in its metadata `retry_after`, within RETRY_AFTER_MAX_SECONDS. `spread` is as for the rule."""
+        delay = self.retry.delay(attempt, spread)
+        asked = outcome.metadata.get("retry_after")
+        if not isinstance(asked, int | float) or not math.isfinite(asked):
+            return delay
+        return max(delay, min(asked, RETRY_AFTER_MAX_SECONDS))
 
 
 class ToolControl(Protocol):
@@ -207,10 +221,11 @@ class UndoRequest(Record):
 
 
 class UndoOutcome(Record):
-    """What an undo came to."""
+    """What an undo came to. `attempts` is written by the runtime."""
 
     state: Literal["compensated", "nothing_to_undo"] = "compensated"
     text: str = ""
+    attempts: int = 1
 
 
 class Reconciliation(Record):

@@ -56,7 +56,7 @@ FIELDS: dict[type[Record], str] = {
     "side_effect idempotency approval timeout lost_after heartbeat retry compensation reconciles resource_version "
     "capabilities model_output settings task_queue taken_within completes_later metadata",
     tools.UndoRequest: "invocation outcome compensation_token",
-    tools.UndoOutcome: "state text",
+    tools.UndoOutcome: "state text attempts",
     tools.ReconcileRequest: "invocation",
     tools.Reconciliation: "state outcome",
     tools.SettleRequest: "agent_digest invocation raw",

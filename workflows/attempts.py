@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
@@ -11,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 from contracts.activities import ToolActivities
 from contracts.events import EventType
-from contracts.outcomes import ToolOutcome, failure
+from contracts.outcomes import ToolOutcome, failure, says_not_done
 from contracts.records import MalformedPayload
 from contracts.tools import (
     ReconcileRequest,
@@ -23,7 +24,7 @@ from contracts.tools import (
     UndoRequest,
 )
 from workflows import options as activity_options
-from workflows.failures import error_category, error_text, may_have_run, tool_outcome, was_refused
+from workflows.failures import attempts_of, error_category, error_text, may_have_run, tool_outcome, was_refused
 from workflows.foreign import json_of, passable, told
 from workflows.journal import Journal
 
@@ -48,17 +49,24 @@ class Attempts:
     async def outcome(self) -> ToolOutcome:
         """What the call came to, as its contract's kind of tool says (DESIGN, section 5)."""
         contract = self._contract
-        if contract.repeatable or contract.compensation is None:
-            # Temporal repeats it where the contract allows; every attempt is visible there.
-            return await self._known(await self._attempt(1))
-        for attempt in range(1, contract.retry.max_attempts + 1):
+        # Where the contract allows repeating, Temporal does it: every attempt is visible there.
+        most = 1 if contract.repeatable else contract.retry.max_attempts
+        for attempt in range(1, most + 1):
             outcome = await self._known(await self._attempt(attempt))
-            outcome = await self._undone(outcome)
-            last = attempt == contract.retry.max_attempts
-            if outcome.ok or last or not self.compensated or not contract.repeats(outcome) or self.cancelled:
+            undone = not outcome.ok and (outcome.compensation_required or is_unknown(outcome))
+            if undone:
+                outcome = await self._undone(outcome)
+            elif not says_not_done(outcome):
+                # What an earlier attempt left was undone; what came of this one is another matter.
+                self.compensated = None
+            again = undone and self.compensated and contract.repeats(outcome)
+            if attempt == most or not again or self.cancelled:
                 return outcome
-            if not await self._pause(contract.retry.delay(attempt, workflow.random().random())):
-                return failure("cancelled", "tool retry cancelled during backoff")
+            delay = contract.delay_after(outcome, attempt, workflow.random().random())
+            if self._invocation.context.is_over(workflow.now() + timedelta(seconds=delay)):
+                return _instead(outcome, failure("timeout", "tool retry exceeded its deadline"))
+            if not await self._pause(delay):
+                return _instead(outcome, failure("cancelled", "tool retry cancelled during backoff"))
         raise AssertionError("the last attempt returns")
 
     async def _attempt(self, attempt: int) -> ToolOutcome:
@@ -71,7 +79,7 @@ class Attempts:
                 return await self._run(invocation)
             except ActivityError as error:
                 after_unknown |= was_refused(error) and may_have_run(error, contract)
-                outcome = tool_outcome(error, contract, after_unknown)
+                outcome = tool_outcome(error, contract, attempt, after_unknown)
                 if not was_refused(error) or (after_unknown and not contract.repeatable) or self.cancelled:
                     return outcome
             if not await self._pause(activity_options.offer_delay(offer).total_seconds()):
@@ -107,9 +115,11 @@ class Attempts:
     async def _settled(self, invocation: ToolInvocation, raw: JsonValue) -> ToolOutcome:
         """What came from outside, checked and projected by a worker of ours as its own outcomes are."""
         request = SettleRequest(agent_digest=self._agent_digest, invocation=invocation, raw=raw)
-        return await self._shielded(
+        outcome = await self._shielded(
             workflow.execute_activity_method(ToolActivities.settle_outcome, request, **activity_options.SETTLE)
         )
+        # At least this one: how many there were before it is not seen from here.
+        return outcome.model_copy(update={"metadata": {"tool_attempt": invocation.attempt, **outcome.metadata}})
 
     async def _known(self, outcome: ToolOutcome) -> ToolOutcome:
         """An unknown outcome is asked about where the tool can: the outside world settles it."""
@@ -119,7 +129,7 @@ class Attempts:
             answered = await self._shielded(
                 workflow.execute_activity(
                     f"{self._contract.name}.reconcile",
-                    ReconcileRequest(invocation=self._invocation),
+                    ReconcileRequest(invocation=self._attempted(outcome)),
                     result_type=RawValue,
                     **activity_options.reconcile(self._contract),
                 )
@@ -131,25 +141,26 @@ class Attempts:
         self._note("effect_reconciled", state=answer.state)
         match answer.state:
             case "done":
-                if answer.outcome is None:
-                    return ToolOutcome(ok=True, text="The call took effect, as was found out afterwards.")
-                if self._contract.task_queue is None:
-                    return answer.outcome
-                return await self._settled(self._invocation, passable(answer.outcome))
+                found = answer.outcome or ToolOutcome(
+                    ok=True, text="The call took effect, as was found out afterwards."
+                )
+                if answer.outcome is not None and self._contract.task_queue is not None:
+                    found = await self._settled(self._attempted(outcome), passable(answer.outcome))
+                return _instead(outcome, found)
             case "not_done":
                 reason = "the call did not take effect, as was found out afterwards"
-                return failure("unavailable", reason, code="not_done", retryable=True)
+                return _instead(outcome, failure("unavailable", reason, code="not_done", retryable=True))
         return outcome
 
     async def _undone(self, outcome: ToolOutcome) -> ToolOutcome:
         """An attempt that left something behind, or may have, is undone at once. A further attempt is only made after
         that; an undo that fails for good is never silent."""
         rule = self._contract.compensation
-        if outcome.ok or rule is None or not (outcome.compensation_required or is_unknown(outcome)):
+        if rule is None:
             return outcome
         self._note("compensation_started")
         request = UndoRequest(
-            invocation=self._invocation, outcome=outcome, compensation_token=outcome.compensation_token
+            invocation=self._attempted(outcome), outcome=outcome, compensation_token=outcome.compensation_token
         )
         try:
             answered = await self._shielded(
@@ -169,7 +180,7 @@ class Attempts:
                 outcome,
                 retryable=False,
                 compensation_succeeded=False,
-                compensation_attempts=rule.max_attempts,
+                compensation_attempts=attempts_of(error, rule.max_attempts) if isinstance(error, ActivityError) else 1,
                 compensation_error=error_text(error),
                 compensation_error_category=error_category(error),
             )
@@ -177,8 +188,13 @@ class Attempts:
         self._note("compensation_completed", state=undone.state, text=undone.text)
         if is_unknown(outcome):
             reason = "the outcome was unknown, so the call was undone: it is as if it had not been made"
-            outcome = failure("unavailable", reason, code="undone", retryable=True)
-        return _marked(outcome, compensation_succeeded=True)
+            outcome = _instead(outcome, failure("unavailable", reason, code="undone", retryable=True))
+        return _marked(outcome, compensation_succeeded=True, compensation_attempts=undone.attempts)
+
+    def _attempted(self, outcome: ToolOutcome) -> ToolInvocation:
+        """The invocation as the attempt with this outcome had it."""
+        attempt = outcome.metadata.get("tool_attempt")
+        return self._invocation.model_copy(update={"attempt": attempt if isinstance(attempt, int) else 1})
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Work that a cancellation of the run must not stop: it is noted, and takes effect afterwards."""
@@ -206,6 +222,11 @@ class Attempts:
 def is_unknown(outcome: ToolOutcome) -> bool:
     """Whether nobody saw how the call ended."""
     return outcome.error is not None and outcome.error.category == "unknown_outcome"
+
+
+def _instead(outcome: ToolOutcome, replacement: ToolOutcome) -> ToolOutcome:
+    """Another outcome of the same attempts: what is known of them is kept."""
+    return replacement.model_copy(update={"metadata": {**replacement.metadata, **outcome.metadata}})
 
 
 def _marked(outcome: ToolOutcome, retryable: bool | None = None, **metadata: JsonValue) -> ToolOutcome:

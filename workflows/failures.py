@@ -3,7 +3,7 @@
 from typing import get_args
 
 from pydantic import ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from contracts.outcomes import MAY_HAVE_HAPPENED, ErrorCategory, ToolOutcome, failure
@@ -77,16 +77,43 @@ def error_category(error: ActivityError | MalformedPayload) -> ErrorCategory:
     return "timeout" if isinstance(error.cause, ActivityTimeoutError) else "internal"
 
 
-def tool_outcome(error: ActivityError, contract: ToolContract, after_unknown: bool = False) -> ToolOutcome:
-    """What a tool's failed activity means. An effect whose end nobody saw is unknown, never "not done"."""
-    cause = error.cause
+def attempts_of(error: ActivityError, most: int) -> int:
+    """How many attempts an activity had, as far as its end says."""
+    told = told_outcome(error)
+    counted = told.metadata.get("tool_attempt") if told else None
+    if isinstance(counted, int):
+        return counted
+    return most if error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED else 1
+
+
+def tool_outcome(
+    error: ActivityError, contract: ToolContract, attempt: int = 1, after_unknown: bool = False
+) -> ToolOutcome:
+    """What a tool's failed activity means. An effect whose end nobody saw is unknown, never "not done". `attempt` is
+    what its first attempt was numbered."""
     if (told := told_outcome(error)) is not None:
         return told
-    # A call that completes later is not waited for when it is cancelled, so nobody is told whether it was started.
-    not_begun = not error.started_event_id and not after_unknown and not contract.completes_later
+    outcome = _unseen(error, contract, after_unknown)
+    if outcome.error is not None and outcome.error.code in ("not_started", "no_worker"):
+        return outcome
+    made = attempt - 1 + attempts_of(error, contract.retry.max_attempts if contract.repeatable else 1)
+    return outcome.model_copy(update={"metadata": {"tool_attempt": made}})
+
+
+def _unseen(error: ActivityError, contract: ToolContract, after_unknown: bool) -> ToolOutcome:
+    """The outcome of an activity whose end says nothing of the tool's."""
+    cause = error.cause
+    # A call that completes later is not waited for when it is cancelled, so nobody is told whether it was started. And
+    # between two attempts an activity counts as not started, though the first may have taken effect.
+    between = bool(error.scheduled_event_id) and contract.repeatable and contract.retry.max_attempts > 1
+    not_told = contract.completes_later or (between and contract.has_effect)
+    not_begun = not error.started_event_id and not after_unknown and not not_told
     if isinstance(cause, CancelledError) and (not_begun or not contract.has_effect):
         return failure("cancelled", "the call was cancelled", code="not_started" if not_begun else "")
-    never_taken = isinstance(cause, ActivityTimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START
+    # A timeout that comes after an attempt which failed has that failure as its cause.
+    never_taken = (
+        isinstance(cause, ActivityTimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START and cause.cause is None
+    )
     if (was_refused(error) or never_taken) and not (after_unknown and contract.has_effect):
         reason = f"no worker serves version {contract.version} of {contract.name}; the call did not run"
         return failure("unavailable", reason, code="no_worker", retryable=True)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from contracts.policies import CompensationRule
+from contracts.policies import RECONCILE_SECONDS, CompensationRule
 from contracts.tools import ToolContract
 
 # A worker that lacks the tool, or has another version of it, refuses the call before anything runs: the run offers it
@@ -66,7 +66,7 @@ def reconcile(contract: ToolContract) -> ActivityConfig:
     """How the outside world is asked whether a call took effect. Asking changes nothing, so it may be repeated."""
     return ActivityConfig(
         task_queue=contract.task_queue,
-        start_to_close_timeout=timedelta(seconds=60),
+        start_to_close_timeout=timedelta(seconds=RECONCILE_SECONDS) + TOOL_GRACE,
         heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(maximum_attempts=5, maximum_interval=timedelta(seconds=30)),
     )
