@@ -20,6 +20,8 @@ from runtime.settings import Settings, StartupError, tool_settings
 
 
 def main() -> int:
+    """Serve until SIGINT or SIGTERM. The exit code: 0, 130 when interrupted, or 2 where it cannot start, with a line a
+    problem on stderr."""
     parser = argparse.ArgumentParser(prog="worker", description="Serve agents as Temporal workflows.")
     parser.add_argument("--app", action="append", required=True, help="a module that defines agents; may be repeated")
     parser.add_argument("--task-queue", help="default: STEADYHAND_TASK_QUEUE, else agents")

@@ -62,7 +62,8 @@ class Catalog:
 
     @classmethod
     def from_modules(cls, modules: Sequence[ModuleType], model: str | None = None) -> "Catalog":
-        """What the modules' public variables hold. `model` replaces the model of every agent."""
+        """What the modules' public variables hold. `model` replaces the model of every agent. Raises `CatalogError` as
+        the catalog itself does, and where there is no agent."""
         values = [value for module in modules for name, value in vars(module).items() if not name.startswith("_")]
         agents = [value for value in values if isinstance(value, AgentSpec)]
         if not agents:

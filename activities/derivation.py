@@ -121,13 +121,12 @@ def parameters_of(function: Callable[..., object]) -> Parameters:
         return Parameters(model, plain[0], {}, invocation)
     # A parameter may share its name with a method of BaseModel, as `json` does: no parameter is called `json-`.
     names = {f"{name}-" if hasattr(BaseModel, name) else name: name for name in plain}
-    fields = {
-        field: (
-            hints[name] if field == name else Annotated[hints[name], Field(alias=name)],
-            ... if signature[name].default is inspect.Parameter.empty else signature[name].default,
-        )
-        for field, name in names.items()
-    }
+    fields: dict[str, object] = {}
+    for field, name in names.items():
+        hint = hints[name] if field == name else Annotated[hints[name], Field(alias=name)]
+        default = signature[name].default
+        # Without one in the signature, the annotation may hold a default: Annotated[int, Field(default=3)].
+        fields[field] = hint if default is inspect.Parameter.empty else (hint, default)
     return Parameters(_arguments_model(function.__name__, fields), None, names, invocation)
 
 
@@ -143,7 +142,7 @@ def _model(hint: object) -> type[BaseModel] | None:
     return bare if isinstance(bare, type) and issubclass(bare, BaseModel) else None
 
 
-def _arguments_model(name: str, fields: dict[str, tuple[object, object]]) -> type[BaseModel]:
+def _arguments_model(name: str, fields: dict[str, object]) -> type[BaseModel]:
     config = ConfigDict(extra="forbid", protected_namespaces=())
     try:
         # Any: field definitions are data here, and create_model's overloads want them spelled out.

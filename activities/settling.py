@@ -1,6 +1,7 @@
 """From what a tool returned to an outcome that stands, in a fixed order: prepare, validate, version, bound, project."""
 
 import json
+import logging
 from collections.abc import Callable
 
 from pydantic import JsonValue
@@ -13,7 +14,10 @@ from contracts.projection import project
 from contracts.records import MalformedPayload
 from contracts.tools import ToolContract, ToolInvocation
 
+log = logging.getLogger("steadyhand.tools")
+
 PrepareResult = Callable[[ToolOutcome], ToolOutcome | None]
+_REFUSED = "tool result rejected during preparation"
 
 
 def settle(
@@ -26,7 +30,7 @@ def settle(
 ) -> ToolOutcome:
     """The outcome as it enters history. Never raises for what the outcome holds."""
     if prepare is not None:
-        outcome = prepare(outcome) or _refused(outcome)
+        outcome = _prepared(contract, prepare, outcome, secrets)
     outcome = _validated(contract, outcome)
     outcome = _versioned(contract, outcome)
     outcome = bounded(secrets.hidden_in_outcome(outcome))
@@ -44,30 +48,49 @@ def from_outside(contract: ToolContract, raw: JsonValue) -> ToolOutcome:
     return bounded(outcome).model_copy(update={"projection": None})
 
 
-def _refused(outcome: ToolOutcome) -> ToolOutcome:
-    """Not shown to anybody; what the attempt left behind is still there to be undone."""
-    told = failure("permission_denied", "tool result rejected during preparation", code="result_refused")
-    return told.model_copy(
-        update={
-            "compensation_required": outcome.compensation_required,
-            "compensation_token": outcome.compensation_token,
-        }
-    )
+def _prepared(
+    contract: ToolContract, prepare: PrepareResult, outcome: ToolOutcome, secrets: ToolSecrets
+) -> ToolOutcome:
+    """What the tool's own hook makes of the outcome. One that raises or returns anything else refuses it.
+
+    A hook decides what is read, not what happened: a success that it takes away was done all the same, and a failure
+    keeps its category and what there is to undo.
+    """
+    try:
+        prepared = prepare(outcome)
+        if prepared is not None:
+            prepared = bounded(secrets.hidden_in_outcome(prepared.model_copy(update={"projection": None})))
+    except Exception:
+        log.exception("prepare_result of tool %s failed", contract.name)
+        prepared = None
+    if prepared is not None and (prepared.ok or not outcome.ok):
+        return prepared
+    if outcome.error is not None:
+        error = outcome.error.model_copy(update={"message": _REFUSED})
+        return outcome.model_copy(update={"error": error, "text": "", "data": None})
+    told = prepared.error.message if prepared is not None and prepared.error is not None else _REFUSED
+    return failure("permission_denied", told, code="result_refused")
 
 
 def _validated(contract: ToolContract, outcome: ToolOutcome) -> ToolOutcome:
-    """Successes are held against the output schema. A success that breaks it has happened: it is never repeated."""
+    """Successes are held against the output schema. A success that breaks it has happened: it is never repeated, and
+    all that it returned stays in the outcome."""
     if not outcome.ok or contract.output_schema is None or contract.output_validation == "disabled":
         return outcome
     value: JsonValue = outcome.text if outcome.data is None else outcome.data
-    issues = [str(issue) for issue in compile_schema(contract.output_schema).issues(value)]
+    issues = compile_schema(contract.output_schema).issues(value)
     if not issues:
         return outcome
-    marks: dict[str, JsonValue] = {"output_schema_valid": False, "output_schema_issues": list[JsonValue](issues)}
-    if contract.output_validation == "strict":
-        reason = f"the tool ran, but its result breaks its output schema: {'; '.join(issues)}"
-        outcome = failure("internal", reason, code="invalid_output")
-    return outcome.model_copy(update={"metadata": {**outcome.metadata, **marks}})
+    marks: dict[str, JsonValue] = {
+        "output_schema_valid": False,
+        "output_schema_issues": [issue.as_json() for issue in issues],
+    }
+    outcome = outcome.model_copy(update={"metadata": {**outcome.metadata, **marks}})
+    if contract.output_validation == "warn":
+        return outcome
+    reason = f"the tool ran, but its result breaks its output schema: {'; '.join(map(str, issues))}"
+    told = failure("internal", reason, code="invalid_output")
+    return outcome.model_copy(update={"ok": False, "error": told.error})
 
 
 def _versioned(contract: ToolContract, outcome: ToolOutcome) -> ToolOutcome:

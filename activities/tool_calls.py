@@ -20,7 +20,7 @@ from activities.tool_secrets import ToolSecrets
 from activities.tooling import Later, Tool, ToolError
 from activities.unexpected import reference, unexpected
 from contracts.approvals import action_digest
-from contracts.outcomes import MAY_HAVE_HAPPENED, ToolOutcome, failure, says_not_done
+from contracts.outcomes import MAY_HAVE_HAPPENED, ToolOutcome, failure, not_certain, says_not_done
 from contracts.tools import ToolInvocation
 
 log = logging.getLogger("steadyhand.tools")
@@ -69,7 +69,7 @@ class ToolCalls:
                 tool, invocation, outcome, prepare=tool.prepare if again is None else None, secrets=secrets
             )
             if after_unknown and tool.has_effect and says_not_done(outcome):
-                outcome = _not_certain(outcome)
+                outcome = not_certain(outcome)
             outcome = outcome.model_copy(update={"metadata": {**outcome.metadata, "tool_attempt": attempt}})
             if again is not None:
                 raise _repeat(outcome, again)
@@ -191,18 +191,6 @@ def _harmless_so_far() -> bool:
     return list(info.heartbeat_details) == [HARMLESS, info.attempt - 1]
 
 
-def _not_certain(outcome: ToolOutcome) -> ToolOutcome:
-    """This attempt did nothing, but an earlier one may have."""
-    error = outcome.error
-    reason = (
-        f"{error.message if error else ''}; an earlier attempt of this call may have succeeded, {MAY_HAVE_HAPPENED}"
-    )
-    told = failure(
-        "unknown_outcome", reason, code=error.code if error else "", retryable=bool(error and error.retryable)
-    )
-    return outcome.model_copy(update={"error": told.error})
-
-
 def _again(tool: Tool, invocation: ToolInvocation, outcome: ToolOutcome) -> timedelta | None:
     """After which delay Temporal is to make another attempt; None where this outcome is the answer."""
     if not tool.repeatable or not tool.repeats(outcome):
@@ -239,7 +227,8 @@ def _bound(tool: Tool, invocation: ToolInvocation, secrets: ToolSecrets) -> Call
     if invocation.context.is_over(datetime.now(UTC)):
         return failure("timeout", "the run's deadline has passed; the call did not run", code="not_started")
     if issues := compile_schema(tool.input_schema).issues(invocation.arguments):
-        return failure("invalid_input", "; ".join(map(str, issues)))
+        told = failure("invalid_input", "; ".join(map(str, issues)), code="invalid_arguments")
+        return told.model_copy(update={"metadata": {"schema_issues": [issue.as_json() for issue in issues]}})
     try:
         return tool.bind(invocation.arguments, invocation)
     except ToolError as error:

@@ -69,8 +69,8 @@ class Tool(ToolContract):
         return function
 
     def prepare_result(self, function: H) -> H:
-        """Decorate a function that sees each outcome before anybody else and returns it, changed or not; None refuses
-        it, and the model is told so."""
+        """Decorate a function that sees each outcome before anybody else and returns it, changed or not. None, and an
+        exception, refuse it, and the model is told so; the effect of a refused success counts as done."""
         self._prepare = function
         return function
 

@@ -37,8 +37,10 @@ def unexpected(
     told = f"{kind}: {_short(error, secrets)} (reference {reference(invocation)})"
     if contract.has_effect:
         told += f"; {MAY_HAVE_HAPPENED}"
-        return failure("unknown_outcome", told, code=kind, retryable=contract.repeatable)
-    return failure(_category(error), told, code=kind, retryable=True)
+        outcome = failure("unknown_outcome", told, code=kind, retryable=contract.repeatable)
+    else:
+        outcome = failure(_category(error), told, code=kind, retryable=True)
+    return outcome.model_copy(update={"metadata": {"tool_exception": True}})
 
 
 def reference(invocation: ToolInvocation) -> str:

@@ -49,7 +49,13 @@ def told(error: ValidationError) -> list[ArgumentIssue]:
         case _:
             phrase = _PHRASES.get(keyword, f"does not satisfy {keyword} {{}}")
             text = f"{phrase.format(shown(wanted))}; it is {shown(value)}"
-    return [ArgumentIssue(pointer=pointer(error.absolute_path), message=text)]
+    return [_issue(error, text)]
+
+
+def _issue(error: ValidationError, text: str) -> ArgumentIssue:
+    return ArgumentIssue(
+        pointer=pointer(error.absolute_path), message=text, schema_path=pointer(error.absolute_schema_path)
+    )
 
 
 def _closest(error: ValidationError) -> list[ArgumentIssue]:
@@ -66,7 +72,7 @@ def _closest(error: ValidationError) -> list[ArgumentIssue]:
         return [issue for cause in meant[0] for issue in told(cause)]
     reasons = (told(causes[0])[0].message for causes in alternatives.values())
     text = f"matches no alternative: {_joined(reasons, '; or ')}"
-    return [ArgumentIssue(pointer=pointer(error.absolute_path), message=short(text, _LIST_CHARS))]
+    return [_issue(error, short(text, _LIST_CHARS))]
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -59,7 +59,7 @@ class ToolActivities(ABC):
 
 
 class ModelActivities(ABC):
-    """Calls models."""
+    """Calls the models of agents."""
 
     @abstractmethod
     @activity.defn(name="call_model")

@@ -17,6 +17,10 @@ class AgentSpec(Record):
 
     `model` is `<provider>:<name>`, for example `openai:gpt-4.1-mini`. The whole spec, tool contracts included, is
     frozen into a run's history at its start: a redeploy cannot change what a running agent may do.
+
+    `max_rounds` bounds the replies that ask for tools, `max_tool_calls` the calls in them; a run that would pass one
+    fails as MaxRoundsExceeded or MaxToolCallsExceeded. `approval_expires_seconds` is how long a call waits for a
+    decision. `tool_output` is how much of each result the model reads.
     """
 
     name: str = Field(pattern=NAME_PATTERN)

@@ -13,12 +13,14 @@ Resolution = Literal["approved", "denied", "expired"]
 
 
 def action_digest(tool: str, version: str, arguments: dict[str, JsonValue]) -> str:
-    """What an approval is bound to: SHA-256 of the canonical JSON of {tool, version, arguments}."""
+    """What an approval is bound to: SHA-256 of the canonical JSON of {tool, version, arguments}, as 64 lower-case hex
+    digits. Raises ValueError for NaN and infinities."""
     return digest({"tool": tool, "version": version, "arguments": arguments})
 
 
 class ApprovalRequest(Record):
-    """A call that waits for a person. `approvals` lists those who have approved so far."""
+    """A call that waits for a person. `action_digest` is that of `action_digest()`; times are UTC; `approvals` lists
+    those who have approved so far."""
 
     approval_id: str
     call_id: str
@@ -65,7 +67,7 @@ class ApprovalDecision(SparseRecord):
 
 
 class RecordedDecision(Record):
-    """A decision as the run recorded it. `resolution` is "expired" when nobody answered in time."""
+    """A decision as the run recorded it, `at` in UTC. `resolution` is "expired" when nobody answered in time."""
 
     approval_id: str
     call_id: str

@@ -27,7 +27,8 @@ def canonical_json(value: JsonValue) -> str:
 
 
 def digest(value: JsonValue) -> str:
-    """SHA-256 of the canonical JSON in UTF-8, as 64 lower-case hex digits."""
+    """SHA-256 of the canonical JSON in UTF-8, as 64 lower-case hex digits. Raises ValueError as `canonical_json`
+    does."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 

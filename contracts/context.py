@@ -27,7 +27,8 @@ _PUNCTUATION = re.compile(r"[^0-9A-Za-z]+")
 class ExecutionContext(SparseRecord):
     """Identity and correlation of a run. Every field is optional; `metadata` is the caller's own.
 
-    Never a place for secrets: the context is readable in the run's history.
+    An attempt of a tool ends at `deadline` at the latest. Never a place for secrets: the context is
+    readable in the run's history.
     """
 
     run_id: str | None = None

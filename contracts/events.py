@@ -38,7 +38,7 @@ EventType = Literal[
 
 
 class Event(Record):
-    """One entry. `sequence` counts from 1; `data` is documented per type in docs/protocol.md."""
+    """One entry. `sequence` counts from 1, `at` is UTC; `data` is documented per type in docs/protocol.md."""
 
     sequence: int
     type: EventType

@@ -22,13 +22,19 @@ class ToolCall(SparseRecord):
 
 
 class ArgumentIssue(SparseRecord):
-    """One thing that is wrong with a call. `pointer` is a JSON Pointer into the arguments, "/" for the whole."""
+    """One thing that is wrong with a value. `pointer` is a JSON Pointer into the value, "/" for the whole;
+    `schema_path` one into the schema, to the keyword that was broken, empty where it was not the schema's to say."""
 
     pointer: str = "/"
     message: str
+    schema_path: str = ""
 
     def __str__(self) -> str:
         return self.message if self.pointer == "/" else f"{self.pointer}: {self.message}"
+
+    def as_json(self) -> JsonValue:
+        """The issue as an outcome's metadata lists it."""
+        return {"instance_path": self.pointer, "schema_path": self.schema_path, "message": self.message}
 
 
 class InvalidToolCall(SparseRecord):

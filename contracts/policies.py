@@ -33,7 +33,7 @@ JsonPointer = Annotated[str, AfterValidator(_well_formed)]
 
 
 class RetryRule(Record):
-    """How often and when a failed attempt is repeated.
+    """How often and when a failed attempt is repeated. Intervals are in seconds; `max_attempts` counts the first one.
 
     The delay after attempt n is initial_interval * multiplier**(n - 1), at most max_interval, times a random factor
     within 1 +- jitter, and at most max_interval again. `retryable` names the error categories that are repeated; left
@@ -62,22 +62,24 @@ class RetryRule(Record):
 
 class HeartbeatRule(Record):
     """The tool reports progress by itself. Silence longer than `timeout` ends the attempt; reports closer together than
-    `minimum_interval` are not passed on."""
+    `minimum_interval` are not passed on. Both are in seconds."""
 
     timeout: float = Field(gt=0, le=86_400, allow_inf_nan=False)
     minimum_interval: float = Field(default=0.25, gt=0, le=3_600, allow_inf_nan=False)
 
 
 class CompensationRule(Record):
-    """The tool's effect can be undone, by the function given to `@<tool>.undo`."""
+    """The tool's effect can be undone, by the function given to `@<tool>.undo`. `timeout` is in seconds and bounds each
+    of the undo's `max_attempts`."""
 
     timeout: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
     max_attempts: int = Field(default=1, ge=1, le=100)
 
 
 class ResourceVersionRule(Record):
-    """Optimistic concurrency. With `require_expected`, a call without a scalar at `argument` is not made; the tool
-    finds it as `invocation.expected_resource_version`. A scalar at `outcome` of the result is its resource_version."""
+    """Optimistic concurrency; both places are JSON Pointers. With `require_expected`, a call without a scalar at
+    `argument` is not made; the tool finds it as `invocation.expected_resource_version`. A scalar at `outcome` of the
+    result is its resource_version."""
 
     require_expected: bool = False
     argument: JsonPointer = "/resource_version"
@@ -85,7 +87,8 @@ class ResourceVersionRule(Record):
 
 
 class OutputLimits(Record):
-    """How much of one result the model may read. Both limits hold; a tool's own may only be tighter than the run's."""
+    """How much of one result the model may read: bytes of UTF-8, and tokens as `projection.estimate_tokens` counts.
+    Both limits hold; a tool's own may only be tighter than the run's."""
 
     max_bytes: int = Field(default=65_536, ge=256, le=1_048_576)
     max_tokens: int = Field(default=10_000, ge=64, le=1_000_000)

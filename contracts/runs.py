@@ -35,7 +35,11 @@ ErrorType = Literal[
 
 
 class RunOptions(SparseRecord):
-    """What a caller may tighten. None means: as the agent says. A value that widens a limit is refused at start."""
+    """What a caller may tighten. None means: as the agent says. A value that widens a limit is refused at start.
+
+    `approve` "all" has every call wait for a decision. `on_tool_error` "fail_run" ends the run at the first failure, as
+    ToolFailed. `tool_concurrency` "auto" runs calls without effect side by side and the others one by one.
+    """
 
     max_rounds: int | None = Field(default=None, ge=0)
     max_tool_calls: int | None = Field(default=None, ge=0)
@@ -87,7 +91,8 @@ class EffectRecord(Record):
 
 
 class ToolResultRecord(SparseRecord):
-    """One answered call. `text` is what the model read; `attempts` is 0 for a call that never ran."""
+    """One answered call. `text` is what the model read; `attempts` is 0 for a call that never ran; `duration_ms` is
+    from the first attempt's scheduling to the outcome, in milliseconds."""
 
     call_id: str
     tool: str

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, Self
 from pydantic import Field, JsonValue, PrivateAttr, field_validator, model_validator
 
 from contracts.context import ExecutionContext
-from contracts.outcomes import ToolOutcome
+from contracts.outcomes import ToolOutcome, says_done
 from contracts.policies import (
     RETRY_AFTER_MAX_SECONDS,
     Approval,
@@ -43,7 +43,11 @@ NAME_PATTERN = r"^[a-z0-9_-]{1,64}$"
 class ToolContract(Record):
     """Everything the runtime may know of a tool. Frozen into a run's history when the run starts.
 
-    Only name, description and input_schema are shown to the model. Durations are in seconds: `timeout` bounds one
+    Only name, description and input_schema are shown to the model. `side_effect` says what a call may change: nothing
+    ("none", "read"), something ("write"), or something that cannot be had back ("destructive"); `idempotency` whether
+    it may be repeated, and `approval` whether a person decides first. A success is held against `output_schema`:
+    `output_validation` "strict" makes one that breaks it a failure with code invalid_output, "warn" keeps it and says
+    so in its metadata, "disabled" does not look. Durations are in seconds: `timeout` bounds one
     attempt, `lost_after` is how long a lost worker goes unnoticed, and `heartbeat` is for a tool that reports progress
     by itself. `settings` names what the worker must have set for the tool; values never enter history. `task_queue` is
     set for a tool that runs in another process or language, and `taken_within` is how long a call waits for a worker
@@ -120,8 +124,9 @@ class ToolContract(Record):
         return self.idempotency != "non_idempotent"
 
     def repeats(self, outcome: ToolOutcome) -> bool:
-        """Whether a failed outcome is of a kind that another attempt may mend."""
-        if outcome.error is None:
+        """Whether a failed outcome is of a kind that another attempt may mend. An effect that was done is never
+        repeated for its result, whatever `retry.retryable` says."""
+        if outcome.error is None or (self.has_effect and says_done(outcome)):
             return False
         if self.retry.retryable:
             return outcome.error.category in self.retry.retryable
@@ -161,9 +166,10 @@ class ToolInvocation(Record):
     """What a tool receives beside its arguments.
 
     `idempotency_key` is the same for every attempt of this call, and for no other call. `attempt` counts from 1.
-    `deadline` is when the attempt is given up (UTC). `action_digest` names the tool, version and arguments that were
-    approved. `output_limits` is how much of the result the model may read. `after_unknown` says that an earlier attempt
-    may have taken effect: a failure of this one does not mean that nothing happened.
+    `deadline` is when the attempt is given up (UTC). `expected_resource_version` is what the contract's
+    `resource_version` read from the arguments, a text or None. `action_digest` names the tool, version and arguments
+    that were approved. `output_limits` is how much of the result the model may read. `after_unknown` says that an
+    earlier attempt may have taken effect: a failure of this one does not mean that nothing happened.
     """
 
     call_id: str
@@ -206,7 +212,8 @@ class ToolInvocation(Record):
         return self._control.setting(name)
 
     def completion_token(self) -> bytes:
-        """The token by which somebody else completes this attempt later. Every attempt has its own."""
+        """The token by which somebody else completes this attempt later. Every attempt has its own. Raises RuntimeError
+        outside an attempt."""
         if self._control is None:
             raise RuntimeError("there is no attempt to complete")
         return self._control.completion_token()

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from activities.providers.interface import Completion, CompletionRequest, RawToolCall
 from activities.tooling import ToolError, tool
 from contracts.outcomes import OUTCOME_MAX_BYTES, ToolErrorInfo, ToolOutcome
 from contracts.policies import OutputLimits
 from contracts.runs import AgentRunState
+from contracts.tools import ToolContract
 from runtime.dev_server import DevServer
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
@@ -146,6 +148,9 @@ async def test_a_reply_beyond_all_bounds_is_paid_for_once(harness: Harness, comp
         ({"context": {"metadata": {"note": "n" * 17_000}}}, "context has"),
         ({"prompt": "p" * 1_048_577}, "messages[0] has"),
         ({"messages": [{"role": "user", "text": "x"}] * 10_001}, "at most 10000 fit"),
+        ({"options": {"tool_output": {"max_bytes": 255}}}, "options.tool_output.max_bytes"),
+        ({"options": {"tool_output": {"max_tokens": 63}}}, "options.tool_output.max_tokens"),
+        ({"options": {"tool_output": {"max_bytes": 65_537}}}, "at most 65536"),
     ],
 )
 async def test_input_beyond_the_bounds_is_refused_by_name(
@@ -241,3 +246,12 @@ async def test_a_tools_own_limit_is_the_tighter_one(harness: Harness) -> None:
     report = recorded.data["report"]
     assert isinstance(report, dict)
     assert report["max_bytes"] == 256
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 255}, {"max_tokens": 63}])
+def test_a_tool_or_agent_that_shows_less_than_an_envelope_is_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(limits))):
+        scripted_agent().model_validate({**scripted_agent().model_dump(), "tool_output": limits})
+    contract = {"name": "t", "description": "d", "input_schema": {"type": "object"}, "side_effect": "read"}
+    with pytest.raises(ValidationError, match=next(iter(limits))):
+        ToolContract.model_validate({**contract, "model_output": limits})

@@ -462,8 +462,8 @@ async def test_a_complete_outcome_is_kept_with_all_its_fields(harness: Harness) 
     assert second.error is not None
     assert second.error.model_dump() == {"category": "conflict", "code": "dup", "message": "exists", "retryable": True}
     assert (second.compensation_required, second.compensation_token) == (True, "undo-8")
-    # The model reads neither artifacts nor metadata nor tokens.
-    assert result.tool_results[0].text == '{"id":7}'
+    # The model reads data and artifacts, but neither metadata nor tokens.
+    assert json.loads(result.tool_results[0].text)["data"] == {"id": 7}
     assert set(json.loads(result.tool_results[1].text)["error"]) == {"category", "code", "message", "retryable"}
 
 

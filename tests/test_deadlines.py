@@ -71,7 +71,8 @@ async def test_a_read_that_takes_too_long_is_a_timeout_and_its_coroutine_is_stop
 
     async with tool_worker(harness, slow):
         (outcome,) = await outcomes(harness)
-        await stopped.wait()
+        async with asyncio.timeout(20):
+            await stopped.wait()
     assert outcome.error is not None
     assert (outcome.error.category, outcome.error.retryable) == ("timeout", True)
     assert outcome.metadata["late_result_discarded"] is True
@@ -225,7 +226,8 @@ async def test_a_run_whose_deadline_comes_first_ends_the_attempt(harness: Harnes
     async with tool_worker(harness, slow, calling=[("slow", {}), ("slow", {})]):
         deadline = datetime.now(UTC) + timedelta(seconds=4)
         run = await harness.start({**PROMPT, "context": {"deadline": deadline.isoformat()}})
-        await run.result()
+        async with asyncio.timeout(30):
+            await run.result()
         first, second = await outcomes_of(run)
     (invocation,) = received
     assert invocation.deadline == deadline
@@ -250,10 +252,10 @@ async def test_a_coroutine_that_blocks_the_event_loop_is_named_in_the_log(
         def emit(self, record: logging.LogRecord) -> None:
             named.set()
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", retry=ONCE)
     async def block_the_loop() -> bool:
         """Wait as only a plain function may."""
-        return named.wait(30)
+        return named.wait(8)
 
     log, handler = logging.getLogger("steadyhand.loop"), Named()
     log.addHandler(handler)

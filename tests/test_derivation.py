@@ -181,3 +181,44 @@ def test_an_alternative_is_judged_by_the_one_that_was_meant() -> None:
     line: JsonValue = {"title": "x", "amount": 1}
     assert issues(schema, {"lines": [line], "change": {"mode": "apply"}}) == {"/change/force": 'missing field "force"'}
     assert "preview" in issues(schema, {"lines": [line], "change": {"mode": "other"}})["/change"]
+
+
+def test_every_kind_of_value_has_its_schema() -> None:
+    class Inner(BaseModel):
+        deep: bool
+
+    class Every(BaseModel):
+        text: str
+        flag: bool
+        whole: int
+        number: float
+        unit: Unit
+        maybe: str | None = None
+        listed: list[int]
+        inner: Inner
+        told: Annotated[int, Field(description="Told.", title="Titled")] = 3
+
+    assert derive_schema(Every) == {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "flag": {"type": "boolean"},
+            "whole": {"type": "integer"},
+            "number": {"type": "number"},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            "listed": {"type": "array", "items": {"type": "integer"}},
+            "inner": {"$ref": "#/$defs/Inner"},
+            "told": {"type": "integer", "default": 3, "description": "Told.", "title": "Titled"},
+        },
+        "required": ["text", "flag", "whole", "number", "unit", "listed", "inner"],
+        "additionalProperties": False,
+        "$defs": {
+            "Inner": {
+                "type": "object",
+                "properties": {"deep": {"type": "boolean"}},
+                "required": ["deep"],
+                "additionalProperties": False,
+            }
+        },
+    }

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from contracts.policies import CompensationRule, OutputLimits, RetryRule
 from contracts.tools import ToolContract
@@ -204,7 +207,8 @@ async def test_a_call_that_nobody_takes_did_not_run(harness: Harness, elsewhere:
     contract = remote_write(elsewhere, taken_within=0.3).model_copy(update={"task_queue": f"{harness.task_queue}-none"})
     async with tool_worker(harness, contract, calling=[("remote_write", {"mode": "fine"})]):
         run = await harness.start(PROMPT)
-        result = await run.result()
+        async with asyncio.timeout(15):
+            result = await run.result()
         (outcome,) = await outcomes_of(run)
     assert outcome.error is not None
     assert (outcome.error.category, outcome.error.code) == ("unavailable", "no_worker")
@@ -260,3 +264,26 @@ def test_the_other_worker_imports_nothing_of_ours() -> None:
     source = (CHECKOUT / "tests" / "apps" / "foreign_worker.py").read_text()
     imports = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imports == {"asyncio", "json", "sys", "typing", "temporalio"}
+
+
+async def test_a_later_refusal_elsewhere_does_not_speak_for_an_earlier_attempt(harness: Harness) -> None:
+    @activity.defn(name="pay")
+    async def pay(invocation: dict[str, Any]) -> dict[str, Any]:
+        if activity.info().attempt == 1:
+            raise RuntimeError("committed, then the line went dead")
+        told = {"ok": False, "error": {"category": "conflict"}}
+        raise ApplicationError("no", told, type="ToolFailed", non_retryable=True)
+
+    contract = ToolContract(
+        name="pay",
+        description="Pay.",
+        input_schema={"type": "object"},
+        side_effect="write",
+        idempotency="idempotent_with_key",
+        task_queue=f"{harness.task_queue}-foreign",
+        retry=RetryRule(max_attempts=2, initial_interval=0.01),
+    )
+    elsewhere = Worker(harness.client, task_queue=f"{harness.task_queue}-foreign", activities=[pay])
+    async with elsewhere, tool_worker(harness, contract):
+        result = await (await harness.start(PROMPT)).result()
+    assert [effect.state for effect in result.effects] == ["unknown"]

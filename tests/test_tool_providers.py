@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
+from pydantic import JsonValue
 
 from activities.catalog import Catalog, CatalogError
 from activities.tool_provider import ToolProvider
 from activities.tooling import Tool, ToolError, tool
 from contracts.outcomes import ToolOutcome
-from contracts.policies import CompensationRule
+from contracts.policies import CompensationRule, RetryRule
 from contracts.tools import Reconciliation, ToolInvocation, UndoRequest
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, calls, says, script
@@ -188,3 +189,36 @@ async def test_a_plain_function_needs_nothing_of_ours(harness: Harness) -> None:
     async with harness.worker(scripted_agent(add), scripts={"main": replies}):
         result = await (await harness.start(PROMPT)).result()
     assert result.tool_results[0].text == "8"
+
+
+async def test_the_calculator_of_the_third_seed(harness: Harness) -> None:
+    """A result, a missing argument, an unknown tool and an exception, each answered in order with what it took."""
+
+    @tool(side_effect="none", retry=RetryRule(max_attempts=1))
+    def calculator(expr: str) -> str:
+        """Add two numbers."""
+        left, plus, right = expr.partition("+")
+        if not plus:
+            raise ValueError("Unsupported expr")
+        return str(int(left) + int(right))
+
+    wanted: list[tuple[str, dict[str, JsonValue]]] = [
+        ("calculator", {"expr": "3+5"}),
+        ("calculator", {}),
+        ("x", {}),
+        ("calculator", {"expr": "3*5"}),
+    ]
+    async with tool_worker(harness, calculator, calling=wanted, together=True):
+        result = await (await harness.start(PROMPT)).result()
+    added, missing, unknown, unsupported = result.tool_results
+    assert (added.text, added.attempts) == ("8", 1)
+    assert missing.error is not None
+    assert (missing.error.category, missing.duration_ms, missing.attempts) == ("invalid_input", 0, 0)
+    assert "expr" in missing.error.message
+    assert unknown.error is not None
+    assert (unknown.error.category, unknown.duration_ms, unknown.attempts) == ("not_found", 0, 0)
+    assert "calculator" in unknown.error.message
+    assert unsupported.error is not None
+    assert unsupported.error.message.startswith("ValueError: Unsupported expr (reference ")
+    assert unsupported.duration_ms > 0
+    assert [answer.call_id for answer in result.tool_results] == [f"call_{number}" for number in range(1, 5)]

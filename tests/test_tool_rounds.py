@@ -7,6 +7,7 @@ import pytest
 
 from activities.tooling import ToolError, tool
 from contracts.policies import RetryRule
+from contracts.runs import ToolResultsPage
 from contracts.tools import ToolInvocation
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
@@ -78,7 +79,9 @@ async def test_a_broken_tool_is_told_to_the_model_once_its_attempts_are_spent(ha
     ):
         run = await harness.start(PROMPT)
         result = await run.result()
+        page = await run.query("tool_results", result_type=ToolResultsPage)
     assert attempts((await histories(harness.client, run.id))[0], "broken") == [3]
+    assert page.records[0].outcome.metadata["tool_exception"] is True
     error = result.tool_results[0].error
     assert error is not None
     assert (error.category, error.code) == ("internal", "ValueError")
@@ -161,7 +164,9 @@ async def test_writes_run_one_after_the_other_in_the_models_order(
     async with harness.worker(scripted_agent(write), scripts={"main": replies}):
         run = await harness.start({**PROMPT, "options": {"tool_concurrency": concurrency}})
         result = await run.result()
+        ran = [event.type for event in await events_of(run) if event.type in ("tool_started", "tool_completed")]
     assert log == expected
+    assert ran == ["tool_started", "tool_completed"] * 2
     assert [effect.state for effect in result.effects] == ["done", "done"]
     keys = {answered.idempotency_key for answered in result.tool_results}
     assert len(keys) == 2

@@ -12,7 +12,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.tooling import ToolError, tool
-from contracts.outcomes import Artifact, ToolErrorInfo, ToolOutcome
+from contracts.outcomes import OUTCOME_MAX_BYTES, Artifact, ToolErrorInfo, ToolOutcome
 from contracts.policies import CompensationRule, HeartbeatRule, RetryRule
 from contracts.tools import Reconciliation, ToolInvocation, UndoOutcome, UndoRequest
 from runtime.settings import StartupError, tool_settings
@@ -56,7 +56,9 @@ async def test_a_secret_that_a_tool_echoes_is_removed_before_it_is_recorded(harn
     @tool(side_effect="read", settings=NAMES, retry=ONCE)
     def as_text(invocation: ToolInvocation) -> str:
         """Echo a text, its end cut off."""
-        return f"key {SECRET}, {LONGER} on dev" + "x" * 262_000 + SECRET * 1_000
+        beginning = f"key {SECRET}, {LONGER} on dev"
+        # Unhidden, it would be cut to an eighth of the bound, twelve bytes into a secret.
+        return beginning + "x" * (OUTCOME_MAX_BYTES // 8 - 12 - len(beginning.encode())) + SECRET * 20_000
 
     @tool(side_effect="read", settings=NAMES, retry=ONCE)
     def as_data(invocation: ToolInvocation) -> dict[str, JsonValue]:
@@ -80,7 +82,7 @@ async def test_a_secret_that_a_tool_echoes_is_removed_before_it_is_recorded(harn
     @tool(side_effect="read", settings=NAMES, retry=ONCE)
     def as_error(invocation: ToolInvocation) -> None:
         """Fail in words, with the secret where they are cut."""
-        raise ToolError("conflict", "m" * 1_940 + SECRET * 20, code="c" * 95 + SECRET)
+        raise ToolError("conflict", "m" * 1_945 + SECRET * 20, code="c" * 88 + SECRET)
 
     @tool(side_effect="read", settings=NAMES, retry=TWICE)
     def as_exception(invocation: ToolInvocation) -> None:
@@ -109,7 +111,7 @@ async def test_a_secret_in_a_progress_report_reaches_no_heartbeat(harness: Harne
     @tool(side_effect="read", settings=NAMES, heartbeat=HeartbeatRule(timeout=30), lost_after=1)
     async def report(invocation: ToolInvocation) -> None:
         """Report progress."""
-        invocation.heartbeat(0.5, "p" * 490 + f" using {SECRET}")
+        invocation.heartbeat(0.5, f"ppp using {SECRET}")
         await release.wait()
 
     async with tool_worker(harness, report, settings=SETTINGS):
@@ -208,9 +210,8 @@ async def test_an_exception_is_a_class_a_short_text_and_a_reference_that_the_log
     assert __file__ in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("raised", "category"),
-    [
+async def test_what_a_tool_raises_never_ends_the_run(harness: Harness) -> None:
+    cases: list[tuple[BaseException, str]] = [
         (TimeoutError("slow"), "timeout"),
         (ConnectionRefusedError("no"), "unavailable"),
         (FileNotFoundError(2, "no such file"), "not_found"),
@@ -218,20 +219,21 @@ async def test_an_exception_is_a_class_a_short_text_and_a_reference_that_the_log
         (KeyError("id"), "internal"),
         (SystemExit(3), "internal"),
         (StopIteration(), "internal"),
-    ],
-    ids=repr,
-)
-async def test_what_a_tool_raises_never_ends_the_run(harness: Harness, raised: BaseException, category: str) -> None:
-    @tool(side_effect="read", retry=ONCE)
-    def fail() -> None:
-        """Fail."""
-        raise raised
+    ]
 
-    async with tool_worker(harness, fail):
-        (outcome,) = await outcomes(harness)
-    assert outcome.error is not None
-    assert (outcome.error.category, outcome.error.code) == (category, type(raised).__name__)
-    assert re.fullmatch(rf"{type(raised).__name__}: .+ \(reference [0-9a-f]{{8}}\)", outcome.error.message)
+    @tool(side_effect="read", retry=ONCE)
+    def fail(case: int) -> None:
+        """Fail."""
+        raise cases[case][0]
+
+    async with tool_worker(harness, fail, calling=[("fail", {"case": number}) for number in range(len(cases))]):
+        errors = [outcome.error for outcome in await outcomes(harness)]
+    kinds = [type(raised).__name__ for raised, _ in cases]
+    told = [(error.category, error.code) for error in errors if error]
+    assert told == [(category, kind) for (_, category), kind in zip(cases, kinds, strict=True)]
+    for kind, error in zip(kinds, errors, strict=True):
+        assert error is not None
+        assert re.fullmatch(rf"{kind}: .+ \(reference [0-9a-f]{{8}}\)", error.message)
 
 
 async def test_a_long_refusal_and_a_long_chain_of_causes_cost_one_attempt_each(harness: Harness) -> None:
@@ -288,7 +290,7 @@ def pay(invocation: ToolInvocation) -> None:
     "Pay."
 
 
-agent = AgentSpec(name="payer", instructions="Pay.", model="scripted:tests/apps/stuck.json", tools=(pay,))
+agent = AgentSpec(name="payer", instructions="Pay.", model="scripted:examples/refund_desk/script.json", tools=(pay,))
 """
     )
     own = {name: text for name, text in os.environ.items() if not name.startswith(("TEMPORAL_", "STEADYHAND_"))}

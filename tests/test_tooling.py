@@ -11,6 +11,8 @@ from typing import Annotated, Literal, assert_type
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from activities.arguments import read_arguments
+from activities.schemas import compile_schema
 from activities.tooling import Tool, ToolError, ToolRefused, tool
 from contracts.agents import AgentSpec
 from contracts.policies import RetryRule
@@ -155,6 +157,50 @@ def test_retries_are_five_where_the_contract_allows_them_and_one_where_not() -> 
 
     attempts = [made.retry.max_attempts for made in (find_order, Refund_Order, write, read)]
     assert attempts == [5, 5, 1, 2]
+
+
+def test_an_annotation_may_bring_description_and_default_without_changing_the_type() -> None:
+    @tool(side_effect="none", description="d")
+    def count(to: Annotated[int, Field(default=3, description="How far.")]) -> int:
+        return to
+
+    assert count.input_schema["properties"] == {"to": {"type": "integer", "default": 3, "description": "How far."}}
+    assert "required" not in count.input_schema
+    assert (call(count), call(count, to=5)) == (3, 5)
+
+
+def test_a_description_may_come_from_an_instance_and_a_parameter_may_have_that_name() -> None:
+    class Desk:
+        description = "What the French desk costs."
+
+        def total(self, description: str) -> str:
+            return description
+
+    desk = Desk()
+    made = tool(side_effect="read", description=desk.description)(desk.total)
+    assert made.description == "What the French desk costs."
+    assert made.input_schema["properties"] == {"description": {"type": "string"}}
+    assert call(made, description="mine") == "mine"
+
+
+def test_a_default_fills_what_is_missing_and_null_is_a_value_only_where_the_schema_says_so() -> None:
+    @tool(side_effect="none", description="d")
+    def pick(unit: Literal["c", "f"] = "c", limit: int | None = 7) -> str:
+        return f"{unit} {limit}"
+
+    assert call(pick) == "c 7"
+    assert call(pick, limit=None) == "c None"
+    found = compile_schema(pick.input_schema).issues({"unit": None, "limit": None})
+    assert {issue.pointer for issue in found} == {"/unit"}
+
+
+def test_raw_json_becomes_a_call_in_three_public_steps() -> None:
+    for text in ("", "{}", '```json\n{"order_id": "ord_1"}\n```'):
+        arguments = read_arguments(text)
+        valid = not compile_schema(find_order.input_schema).issues(arguments)
+        assert valid is bool(arguments)
+        if valid:
+            assert call(find_order, **arguments) == Order(order_id="ord_1", total=Decimal(2))
 
 
 def no_docstring(a: int) -> None: ...

@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 from contracts.activities import ToolActivities
 from contracts.events import EventType
-from contracts.outcomes import ToolOutcome, failure, says_not_done
+from contracts.outcomes import ToolOutcome, failure, not_certain, says_not_done
 from contracts.records import MalformedPayload
 from contracts.tools import (
     ReconcileRequest,
@@ -49,17 +49,23 @@ class Attempts:
     async def outcome(self) -> ToolOutcome:
         """What the call came to, as its contract's kind of tool says (DESIGN, section 5)."""
         contract = self._contract
-        # Where the contract allows repeating, Temporal does it: every attempt is visible there.
-        most = 1 if contract.repeatable else contract.retry.max_attempts
+        # Where the contract allows repeating, Temporal does it: every attempt is visible there. An effect outside our
+        # workers is repeated here, since nobody there remembers what an earlier attempt may have done.
+        most = 1 if activity_options.is_repeated_by_temporal(contract) else contract.retry.max_attempts
+        after_unknown = False
         for attempt in range(1, most + 1):
-            outcome = await self._known(await self._attempt(attempt))
+            outcome = await self._attempt(attempt, after_unknown)
+            if after_unknown and says_not_done(outcome):
+                outcome = not_certain(outcome)
+            after_unknown |= not outcome.ok and not says_not_done(outcome)
+            outcome = await self._known(outcome)
             undone = not outcome.ok and (outcome.compensation_required or is_unknown(outcome))
             if undone:
                 outcome = await self._undone(outcome)
             elif not says_not_done(outcome):
                 # What an earlier attempt left was undone; what came of this one is another matter.
                 self.compensated = None
-            again = undone and self.compensated and contract.repeats(outcome)
+            again = contract.repeats(outcome) and (contract.repeatable or (undone and self.compensated))
             if attempt == most or not again or self.cancelled:
                 return outcome
             delay = contract.delay_after(outcome, attempt, workflow.random().random())
@@ -69,10 +75,10 @@ class Attempts:
                 return _instead(outcome, failure("cancelled", "tool retry cancelled during backoff"))
         raise AssertionError("the last attempt returns")
 
-    async def _attempt(self, attempt: int) -> ToolOutcome:
+    async def _attempt(self, attempt: int, after_unknown: bool) -> ToolOutcome:
         """Schedule the tool's activity. A worker that holds another version refuses it before anything happens; it is
         then offered again, a bounded number of times."""
-        contract, after_unknown = self._contract, False
+        contract = self._contract
         for offer in range(activity_options.OFFERS):
             invocation = self._invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
             try:

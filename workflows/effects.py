@@ -3,12 +3,9 @@
 from collections.abc import Iterable
 
 from contracts.messages import ToolCall
-from contracts.outcomes import ToolOutcome, says_not_done
+from contracts.outcomes import ToolOutcome, says_done, says_not_done
 from contracts.runs import EffectRecord, EffectState
 from workflows.journal import Journal
-
-# The tool did its work and returned; only what it returned could not be used.
-_DONE = frozenset({"result_not_json", "invalid_output", "result_refused"})
 
 
 class EffectLedger:
@@ -27,7 +24,7 @@ class EffectLedger:
         state: EffectState
         if compensated is not None:
             state = "compensated" if compensated else "compensation_failed"
-        elif outcome.ok or (outcome.error is not None and outcome.error.code in _DONE):
+        elif says_done(outcome):
             state = "done"
         elif says_not_done(outcome):
             state = "failed"

@@ -118,7 +118,8 @@ def _unseen(error: ActivityError, contract: ToolContract, after_unknown: bool) -
         reason = f"no worker serves version {contract.version} of {contract.name}; the call did not run"
         return failure("unavailable", reason, code="no_worker", retryable=True)
     if contract.has_effect:
-        return failure("unknown_outcome", f"nobody saw how this call ended; {MAY_HAVE_HAPPENED}")
+        reason = f"nobody saw how this call ended; {MAY_HAVE_HAPPENED}"
+        return failure("unknown_outcome", reason, retryable=contract.repeatable)
     if isinstance(cause, ActivityTimeoutError):
         lost = cause.type == TimeoutType.HEARTBEAT
         return failure("timeout", "the worker was lost" if lost else f"no answer within {contract.timeout:g} s")

@@ -13,8 +13,8 @@ class Limits:
         self.tool_calls = tool_calls
         self._max_rounds = agent.max_rounds if options.max_rounds is None else options.max_rounds
         self._max_tool_calls = agent.max_tool_calls if options.max_tool_calls is None else options.max_tool_calls
-        self._rounds_source = f"max_rounds of {'the agent' if options.max_rounds is None else 'the options'}"
-        self._calls_source = f"max_tool_calls of {'the agent' if options.max_tool_calls is None else 'the options'}"
+        self._rounds_source = f"max_rounds of {_source(agent, options.max_rounds)}"
+        self._calls_source = f"max_tool_calls of {_source(agent, options.max_tool_calls)}"
 
     def open_round(self, calls: int) -> None:
         """Spend one round and its calls, or none of them. Invalid and denied calls count too."""
@@ -39,3 +39,8 @@ class Limits:
             "rounds": LimitUse(used=self.rounds, max=self._max_rounds),
             "tool_calls": LimitUse(used=self.tool_calls, max=self._max_tool_calls),
         }
+
+
+def _source(agent: AgentSpec, chosen: int | None) -> str:
+    """Where a limit comes from, the agent named either way."""
+    return f"agent {agent.name}" if chosen is None else f"the options of this run of agent {agent.name}"

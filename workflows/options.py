@@ -72,11 +72,21 @@ def reconcile(contract: ToolContract) -> ActivityConfig:
     )
 
 
+def is_outside(contract: ToolContract) -> bool:
+    """Whether the tool's result comes from outside our workers."""
+    return contract.completes_later or contract.task_queue is not None
+
+
+def is_repeated_by_temporal(contract: ToolContract) -> bool:
+    """Whether Temporal makes the further attempts that the contract allows, or the run does."""
+    return contract.repeatable and not (is_outside(contract) and contract.has_effect)
+
+
 def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
     """How one call of this tool is run: one attempt unless its contract allows repetition."""
     retry = contract.retry
     # Whoever works outside our workers does not beat for us, nor give up by itself.
-    silent = contract.completes_later or contract.task_queue is not None
+    silent = is_outside(contract)
     return ActivityConfig(
         activity_id=activity_id,
         summary=activity_id,
@@ -88,7 +98,7 @@ def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
             initial_interval=timedelta(seconds=retry.initial_interval),
             maximum_interval=timedelta(seconds=retry.max_interval),
             backoff_coefficient=retry.multiplier,
-            maximum_attempts=retry.max_attempts if contract.repeatable else 1,
+            maximum_attempts=retry.max_attempts if is_repeated_by_temporal(contract) else 1,
             non_retryable_error_types=REFUSED,
         ),
         # What an effect came to must be known, even when the run is being cancelled. Whoever completes it later hears

@@ -86,10 +86,12 @@ class ToolRound:
         self._chain = (info.workflow_id, info.first_execution_run_id)
 
     def admit(self, begun: bool) -> None:
-        """Answer the calls that cannot run, plan the others. `begun` says that an earlier execution recorded this."""
+        """Answer the calls that cannot run, plan the others. `begun` says that an earlier execution recorded this.
+        Raises `RunFailed` where the options say that a failure ends the run: then no call of the batch runs."""
         for call in self._calls:
             if (plan := self._admit(call, begun)) is not None:
                 self._planned.append(plan)
+        self._fail_on_error(self._answers.values())
 
     async def consent(self, can_leave: Callable[[], bool]) -> bool:
         """Wait for every decision that the batch needs, before any call of it runs. False when the run should continue
@@ -134,6 +136,7 @@ class ToolRound:
                     raw=call.raw,
                 )
             told = failure("not_found" if call.reason == "unknown_tool" else "invalid_input", issues, code=call.reason)
+            told = told.model_copy(update={"metadata": {"schema_issues": [issue.as_json() for issue in call.issues]}})
             self._answers[call.call_id] = Answer(call, told)
             return None
         contract = self._agent.tool(call.tool)
@@ -238,12 +241,14 @@ class ToolRound:
     def _check_after(self, group: Sequence[_PlannedCall]) -> None:
         if self._cancelled:
             raise asyncio.CancelledError("the run was cancelled")
+        self._fail_on_error(self._answers[plan.call.call_id] for plan in group)
+
+    def _fail_on_error(self, answers: Iterable[Answer]) -> None:
         if self._options.on_tool_error == "fail_run":
-            for plan in group:
-                outcome = self._answers[plan.call.call_id].outcome
-                if not outcome.ok:
-                    error = outcome.error or ToolErrorInfo(category="internal")
-                    raise RunFailed("ToolFailed", f"{plan.call.tool}: {error.category}: {error.message}")
+            for answer in answers:
+                if not answer.outcome.ok:
+                    error = answer.outcome.error or ToolErrorInfo(category="internal")
+                    raise RunFailed("ToolFailed", f"{answer.call.tool}: {error.category}: {error.message}")
 
 
 def _expected_version(contract: ToolContract, arguments: JsonValue) -> str | None:
