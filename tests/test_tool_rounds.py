@@ -402,3 +402,23 @@ async def test_another_version_of_a_tool_never_runs_under_an_old_consent(harness
         result = await run.result()
     assert ran == ["1"]
     assert result.tool_results[0].text == "deployed by 1"
+
+
+async def test_eight_calls_side_by_side_keep_their_order_when_every_step_is_a_replay(harness: Harness) -> None:
+    """Without a cache each workflow task replays the run: an order that came from a set would break it."""
+    finished: list[int] = []
+
+    @tool(side_effect="read")
+    async def probe(number: int) -> int:
+        """Answer at once."""
+        finished.append(number)
+        return number
+
+    batch = calls(*(("probe", {"number": number}) for number in range(8)))
+    replies = script(batch, batch, says("Done."))
+    async with harness.worker(scripted_agent(probe), scripts={"main": replies}, max_cached_workflows=0):
+        runs = [await harness.start(PROMPT) for _ in range(5)]
+        results = [await run.result() for run in runs]
+    assert len(finished) == 5 * 16
+    for result in results:
+        assert [answered.text for answered in result.tool_results] == [str(number) for number in range(8)] * 2

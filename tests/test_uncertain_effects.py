@@ -133,7 +133,7 @@ async def test_a_cron_schedule_is_refused_since_its_runs_would_share_keys(harnes
             PROMPT,
             id=f"{harness.task_queue}-cron",
             task_queue=harness.task_queue,
-            cron_schedule="* * * * *",
+            cron_schedule="@every 1s",
         )
 
         async def failed() -> bool:
