@@ -184,11 +184,12 @@ def tool(
 ) -> Callable[[Callable[P, R]], TypedTool[P, R]]:
     """Make a function a tool.
 
-    Its arguments are either one pydantic model or plain parameters with types; `Annotated[..., Field(...)]` describes
-    and constrains them. A last parameter of type `ToolInvocation` receives the invocation. The name defaults to the
-    function's in lower case, the description to the first paragraph of its docstring, `retry` to five attempts where
-    the contract allows repeating and to one where it does not. The other settings are those of `ToolContract`, which
-    says what they mean; `timeout` and `lost_after` are in seconds.
+    Its arguments are either one pydantic model or plain parameters with types; `Annotated[..., Field(...)]`
+    describes and constrains them. A last parameter of type `ToolInvocation` receives the invocation. The name
+    defaults to the function's in lower case and without leading underscores, the description to the first paragraph
+    of its docstring, `retry` to five attempts where the contract allows repeating and to one where it does not. The
+    other settings are those of `ToolContract`, which says what they mean; `timeout` and `lost_after` are in
+    seconds.
 
     Raises `ToolRefused` for a signature that cannot be a tool's, and for a contract or schema that promises what cannot
     be kept.
@@ -201,7 +202,7 @@ def tool(
             if output_schema is not None:
                 check_schema(output_schema)
             contract = ToolContract(
-                name=(name or own_name).lower(),
+                name=(name or own_name.lstrip("_")).lower(),
                 version=version,
                 description=description or _first_paragraph(function),
                 input_schema=derive_schema(parameters.model),

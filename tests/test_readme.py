@@ -8,6 +8,7 @@ from types import ModuleType
 from activities.catalog import Catalog
 from tests.support.harness import Harness, calls, pending_approval, says, script
 
+TOOLS_PAGE = (Path(__file__).resolve().parents[1] / "docs" / "tools.md").read_text()
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
 
@@ -44,3 +45,21 @@ async def test_the_agent_of_the_readme_runs(harness: Harness) -> None:
 def test_every_name_the_readme_gives_exists() -> None:
     for path in re.findall(r"\]\(([^)#]+)\)", README):
         assert (Path(__file__).resolve().parents[1] / path).exists(), path
+
+
+async def test_the_bank_of_the_tools_page_runs(harness: Harness) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TOOLS_PAGE, re.DOTALL)
+    module = ModuleType("tools_page")
+    sys.modules["tools_page"] = module
+    exec(compile(code, "docs/tools.md", "exec"), module.__dict__)
+    catalog = Catalog.from_modules([module], model="scripted:main")
+    replies = script(calls(("transfer", {"amount": 40})), calls(("balance", {})), says("960 are left."))
+    async with harness.serving(catalog, {"main": replies}, {"BANK_KEY": "key-of-the-bank"}):
+        run = await harness.start({"agent": "teller", "prompt": "Send 40."})
+        request = await pending_approval(run)
+        await run.signal(
+            "resolve_approval", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"}
+        )
+        result = await run.result()
+    assert [answered.text for answered in result.tool_results] == ["sent 40", "960"]
+    assert [effect.state for effect in result.effects] == ["done"]

@@ -65,6 +65,17 @@ class Harness:
         ) as worker:
             yield worker
 
+    @asynccontextmanager
+    async def serving(
+        self, catalog: Catalog, scripts: Mapping[str, Script], tool_settings: Mapping[str, str]
+    ) -> AsyncIterator[Worker]:
+        """A worker in this process for a catalog as a module gives it, with settings for its tools."""
+        providers = {"scripted": Scripted(CHECKOUT, scripts)}
+        async with agent_worker(
+            self.client, self.task_queue, catalog, providers, tool_settings=tool_settings
+        ) as worker:
+            yield worker
+
     async def start(self, run_input: object, *, id: str | None = None) -> Handle:
         """Start a run as any client would: by name, with JSON."""
         handle = await self.client.start_workflow(
