@@ -436,8 +436,8 @@ async def test_no_attempt_is_waited_for_that_would_begin_after_the_deadline(harn
     desk = Desk(left_behind(), "never", undos=[None], retry=LONG)
     soon = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
     async with harness.worker(scripted_agent(desk.book), scripts=REPLIES):
-        run = await harness.start({**PROMPT, "context": {"deadline": soon}})
-        result = await run.result()
+        async with asyncio.timeout(30):
+            result = await (await harness.start({**PROMPT, "context": {"deadline": soon}})).result()
     (record,) = result.tool_results
     assert record.error is not None
     assert (record.error.category, record.error.message) == ("timeout", "tool retry exceeded its deadline")

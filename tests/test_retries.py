@@ -29,6 +29,7 @@ from tests.support.harness import (
     attempts,
     calls,
     event_of,
+    event_types,
     events_of,
     failure_of,
     histories,
@@ -351,7 +352,7 @@ async def test_neither_another_tool_nor_an_approval_nor_a_restart_gives_new_call
         await run.signal(
             "resolve_approval", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"}
         )
-    async with harness.worker(agent, scripts=replies):
+    async with harness.worker(agent, scripts=replies), asyncio.timeout(30):
         error, _ = await failure_of(run)
     assert error.type == "MaxToolCallsExceeded"
     assert ran == ["bad", "good", "bad", "good", "bad"]
@@ -402,7 +403,8 @@ async def test_no_attempt_is_waited_for_that_would_begin_after_the_deadline(harn
 
     soon = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
     async with harness.worker(scripted_agent(search), scripts=calling(search)):
-        result = await (await harness.start({**PROMPT, "context": {"deadline": soon}})).result()
+        async with asyncio.timeout(30):
+            result = await (await harness.start({**PROMPT, "context": {"deadline": soon}})).result()
     (record,) = result.tool_results
     assert record.error is not None
     assert (record.error.category, record.attempts) == ("unavailable", 1)
@@ -445,7 +447,7 @@ async def test_a_write_cancelled_between_two_attempts_may_have_happened(harness:
         with pytest.raises(WorkflowFailureError):
             await run.result()
         outcome, state = await outcome_of(run), await state_of(run)
-        await event_of(run, "effect_unknown")
+        assert "effect_unknown" in await event_types(run)
     assert len(rows) == 1
     assert [effect.state for effect in state.effects] == ["unknown"]
     assert outcome.error is not None
