@@ -25,8 +25,6 @@ ErrorCategory = Literal[
 # A whole outcome enters history once, and a batch of them has to fit into the 50 MB that one history may have. What is
 # larger belongs into an artifact.
 OUTCOME_MAX_BYTES = 262_144
-# What the model reads of one outcome.
-MODEL_TEXT_MAX_BYTES = 65_536
 ERROR_MESSAGE_MAX_BYTES = 2_000
 # What is kept of an outcome's metadata where the outcome is cut.
 METADATA_MAX_BYTES = 16_384

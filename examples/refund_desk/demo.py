@@ -19,11 +19,12 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from activities.catalog import Catalog, CatalogError
+from activities.visible import visible
 from contracts.approvals import ApprovalRequest
 from contracts.runs import AgentRunResult
 from examples import refund_desk
 from examples.refund_desk import shop
-from examples.refund_desk.narration import approval_text, decision_command, effects_text, event_line, visible
+from examples.refund_desk.narration import approval_text, decision_command, effects_text, event_line
 from examples.refund_desk.watching import (
     Ending,
     Resolution,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from activities.visible import visible
 from contracts.approvals import ApprovalRequest
 from contracts.events import Event
 from examples.refund_desk.shop import Mail, Payment
@@ -40,11 +41,6 @@ _COUNTED = {"messages": "message", "rounds": "round"}
 class _Visible(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "?"
-
-
-def visible(text: str) -> str:
-    """The text on one line, with control, format and other unprintable characters as Python escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def event_line(event: Event) -> str:

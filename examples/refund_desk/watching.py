@@ -9,10 +9,10 @@ from typing import Literal
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
+from activities.visible import visible
 from contracts.approvals import ApprovalRequest
 from contracts.events import EventsPage
 from contracts.runs import AgentRunResult, AgentRunState
-from examples.refund_desk.narration import visible
 
 Resolution = Literal["approved", "denied"]
 Run = WorkflowHandle[AgentRunResult, AgentRunResult]
