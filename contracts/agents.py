@@ -1,15 +1,31 @@
 """What an agent is: model, instructions, tools, limits."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from contracts.canonical import digest
+from contracts.models import ContextBudget, ModelName, ModelSettings, Price
 from contracts.policies import OutputLimits
 from contracts.records import Record
 from contracts.tools import NAME_PATTERN, ToolContract
 
 OnRefusal = Literal["tell_model", "fail_run"]
+
+
+# Left out of the JSON while they have their default.
+_CAME_LATER = frozenset(
+    {
+        "fallback_models",
+        "settings",
+        "context",
+        "output_schema",
+        "web_search",
+        "prices",
+        "max_total_tokens",
+        "max_cost_usd",
+    }
+)
 
 
 class AgentSpec(Record):
@@ -21,11 +37,17 @@ class AgentSpec(Record):
     `max_rounds` bounds the replies that ask for tools, `max_tool_calls` the calls in them; a run that would pass one
     fails as MaxRoundsExceeded or MaxToolCallsExceeded. `approval_expires_seconds` is how long a call waits for a
     decision. `tool_output` is how much of each result the model reads.
+
+    `fallback_models` are gone on with, in order and for the rest of the run, when a model is not available. `settings`
+    and `context` say how models are asked. The final answer must match `output_schema`, if there is one. `web_search`
+    allows the model its API's own search. A run stops, as TokenBudgetExceeded or CostBudgetExceeded, before the call
+    that would pass `max_total_tokens` (input and output, over all calls) or `max_cost_usd`. `prices` are by model; what
+    is missing comes from the worker's table of models.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
     instructions: str = Field(min_length=1, max_length=262_144)
-    model: str = Field(pattern=r"^[a-z0-9_]+:\S.*$", max_length=500)
+    model: ModelName
     tools: tuple[ToolContract, ...] = ()
     max_rounds: int = Field(default=20, ge=0, le=100_000)
     max_tool_calls: int = Field(default=50, ge=0, le=1_000_000)
@@ -33,6 +55,24 @@ class AgentSpec(Record):
     tool_output: OutputLimits = OutputLimits()
     on_approval_denied: OnRefusal = "tell_model"
     on_approval_expired: OnRefusal = "tell_model"
+    fallback_models: tuple[ModelName, ...] = Field(default=(), max_length=10)
+    settings: ModelSettings = ModelSettings()
+    context: ContextBudget = ContextBudget()
+    output_schema: dict[str, JsonValue] | None = None
+    web_search: bool = False
+    prices: dict[str, Price] = {}
+    max_total_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_came_later(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digest names the spec, also to workers that do not know these fields yet.
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in serialize(self).items()
+            if name not in _CAME_LATER or getattr(self, name) != fields[name].default
+        }
 
     @model_validator(mode="after")
     def _tool_names_are_unique(self) -> Self:

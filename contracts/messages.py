@@ -63,8 +63,13 @@ ProposedCall = Annotated[InvalidToolCall | ToolCall, Field(union_mode="left_to_r
 class Message(SparseRecord):
     """One entry of a transcript.
 
-    user: text. assistant: text, tool_calls, opaque (provider blocks to send back unchanged). tool: text, the answer to
-    `call_id`, with `ok` false for a failure. System text belongs to the agent and is no message.
+    user: text. assistant: text, tool_calls, opaque. tool: text, the answer to `call_id`, with `ok` false for a failure.
+    System text belongs to the agent and is no message.
+
+    `opaque` is empty where a turn is just its text and then its calls. Else it lists all parts of the turn in order:
+    `{"text": n}` is the next n characters of the text, `{"call": n}` the call at index n, and
+    `{"from": "<provider>:<model>", "block": {...}, "reasoning": [...]}` a block that goes back to that model unchanged,
+    with JSON Pointers to the model's reasoning inside it.
     """
 
     role: Literal["user", "assistant", "tool"]

@@ -20,6 +20,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.catalog import Catalog
 from activities.in_flight import InFlight
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.providers.interface import ModelFailure, ModelProvider
 from activities.providers.scripted import Scripted
 from activities.registry import Activities
@@ -88,7 +89,7 @@ def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClien
         unusable["openai"] = "set OPENAI_API_KEY (to any word if the server at OPENAI_BASE_URL wants no key)"
     else:
         try:
-            providers["openai"] = ChatCompletions(http, settings.openai_base_url, settings.openai_api_key)
+            providers["openai"] = HttpModel(http, ChatCompletions(), settings.openai_base_url, settings.openai_api_key)
         except ValueError as error:
             unusable["openai"] = str(error)
     known = ", ".join(sorted({*providers, *unusable}))

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from activities.providers.interface import Completion, CompletionRequest, RawToolCall
+from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
 from activities.tooling import ToolError, tool
 from contracts.outcomes import OUTCOME_MAX_BYTES, ToolErrorInfo, ToolOutcome
 from contracts.policies import OutputLimits
@@ -114,7 +114,7 @@ class Talker:
         self._completions = list(completions)
         self.asked = 0
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         self.asked += 1
         return self._completions.pop(0)
 

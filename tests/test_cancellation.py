@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from activities.providers.interface import Completion, CompletionRequest
+from activities.providers.interface import Completion, CompletionRequest, Publish, to_nobody
 from activities.tooling import tool
 from contracts.runs import AgentRunState
 from tests.support.agents import PROMPT, scripted_agent
@@ -66,7 +66,7 @@ class HangingModel:
         self.called = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         self.called.set()
         try:
             await asyncio.Event().wait()

@@ -11,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from activities.catalog import Catalog, CatalogError
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.tool_secrets import NO_SECRETS
 from activities.tooling import Tool, ToolError, ToolRefused, tool
 from activities.unexpected import unexpected
@@ -345,7 +346,7 @@ async def test_the_model_sees_name_description_and_schema_and_nothing_else() -> 
         ModelServer([chat_reply({"role": "assistant", "content": "Hi."})]) as server,
         httpx.AsyncClient() as http,
     ):
-        await ChatCompletions(http, server.base_url, KEY).complete(asked(tools=(contract,)))
+        await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked(tools=(contract,)))
     body = server.requests[0].json
     assert body is not None
     assert body["tools"] == [

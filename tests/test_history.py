@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import WorkflowHistory
 
-from activities.providers.interface import Completion, CompletionRequest, RawToolCall
+from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
 from activities.tooling import tool
 from contracts.agents import AgentSpec
 from contracts.policies import OutputLimits
@@ -45,7 +45,7 @@ class Reader:
         self.pages = pages
         self.requests = 0
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         self.requests += 1
         answers = [message.text for message in request.messages if message.role == "tool"]
         assert answers == [page_of_text(number) for number in range(len(answers))]
@@ -151,7 +151,7 @@ async def test_a_state_too_large_to_carry_goes_on_in_its_execution(short_harness
         return page_of_text(number, 65_000)
 
     class BlockReader(Reader):
-        async def complete(self, request: CompletionRequest) -> Completion:
+        async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
             count = sum(message.role == "tool" for message in request.messages)
             if count == self.pages:
                 return Completion(f"{count} blocks read")

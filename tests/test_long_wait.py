@@ -11,7 +11,7 @@ import pytest
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from activities.providers.interface import Completion, CompletionRequest, RawToolCall
+from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
 from activities.tooling import tool
 from contracts.agents import AgentSpec
 from contracts.events import EventsPage
@@ -42,7 +42,7 @@ class Bookkeeper:
         self.told: list[tuple[str, str]] = []
         self.largest = 0
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         self.told.append((request.instructions, next(each.description for each in request.tools if each.name == "pay")))
         answers = [message.text for message in request.messages if message.role == "tool"]
         self.largest = max(self.largest, sum(map(len, answers)))

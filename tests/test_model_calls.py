@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from activities.model import REPLY_MAX_BYTES
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
@@ -38,7 +39,9 @@ def nested(depth: int) -> JsonValue:
 
 async def test_arguments_sent_as_a_deep_object_are_an_invalid_call_and_the_run_goes_on(harness: Harness) -> None:
     async with ModelServer([calling(nested(700)), ANSWER]) as server, httpx.AsyncClient() as http:
-        async with harness.worker(AGENT, providers={"openai": ChatCompletions(http, server.base_url, KEY)}):
+        async with harness.worker(
+            AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
+        ):
             result = await (await harness.start(PROMPT)).result()
         told = str(server.requests[1].json)
     assert result.text == "Done."
@@ -48,7 +51,9 @@ async def test_arguments_sent_as_a_deep_object_are_an_invalid_call_and_the_run_g
 async def test_a_body_nested_thousands_deep_is_paid_for_once(harness: Harness) -> None:
     body = b'{"choices":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
     async with ModelServer([Response(200, {}, body)]) as server, httpx.AsyncClient() as http:
-        async with harness.worker(AGENT, providers={"openai": ChatCompletions(http, server.base_url, KEY)}):
+        async with harness.worker(
+            AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
+        ):
             error, _ = await failure_of(await harness.start(PROMPT))
         assert len(server.requests) == 1
     assert (error.type, error.non_retryable) == ("ModelBehaviour", True)
@@ -66,7 +71,9 @@ async def test_a_body_nested_thousands_deep_is_paid_for_once(harness: Harness) -
 )
 async def test_a_reply_too_large_for_history_is_refused_before_it_is_read(harness: Harness, reply: Response) -> None:
     async with ModelServer([reply]) as server, httpx.AsyncClient() as http:
-        async with harness.worker(AGENT, providers={"openai": ChatCompletions(http, server.base_url, KEY)}):
+        async with harness.worker(
+            AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
+        ):
             error, _ = await failure_of(await harness.start(PROMPT))
         assert len(server.requests) == 1
     assert error.type == "PayloadTooLarge"
@@ -78,7 +85,7 @@ async def test_a_key_escaped_in_the_arguments_text_is_neither_in_history_nor_wit
     async with (
         ModelServer([calling(f'{{"x": "{escaped}"}}', f'{{"x": "{escaped}'), ANSWER]) as server,
         httpx.AsyncClient() as http,
-        harness.worker(AGENT, providers={"openai": ChatCompletions(http, server.base_url, KEY)}),
+        harness.worker(AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}),
     ):
         run = await harness.start(PROMPT)
         result = await run.result()

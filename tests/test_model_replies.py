@@ -9,6 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
@@ -31,7 +32,7 @@ BLANK = chat_reply({"role": "assistant", "content": " \n"})
 @asynccontextmanager
 async def served(harness: Harness, *replies: Response) -> AsyncIterator[ModelServer]:
     async with ModelServer(replies) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, "any-key-at-all")
+        model = HttpModel(http, ChatCompletions(), server.base_url, "any-key-at-all")
         async with harness.worker(AGENT, providers={"openai": model}):
             yield server
 

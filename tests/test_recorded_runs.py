@@ -9,6 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.tooling import ToolError, tool
 from contracts.agents import AgentSpec
 from contracts.tools import ToolContract
@@ -22,10 +23,10 @@ def agent(*tools: ToolContract, instructions: str = "Answer with the tools.") ->
 
 
 @asynccontextmanager
-async def provider(played: RecordedConversation) -> AsyncIterator[tuple[ModelServer, ChatCompletions]]:
+async def provider(played: RecordedConversation) -> AsyncIterator[tuple[ModelServer, HttpModel]]:
     """A provider that plays a conversation, and at the end has played all of it and refused nothing."""
     async with ModelServer(played) as server, httpx.AsyncClient() as http:
-        yield server, ChatCompletions(http, server.base_url, "test-key")
+        yield server, HttpModel(http, ChatCompletions(), server.base_url, "test-key")
     assert played.refused == []
     assert played.left == 0
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
@@ -45,7 +46,7 @@ async def test_a_provider_that_echoes_the_key_in_a_reply(harness: Harness, caplo
         chat_reply({"role": "assistant", "content": f"Bearer {KEY}"}),
     ]
     async with ModelServer(replies) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, KEY)
+        model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)
             result = await run.result()
@@ -62,7 +63,7 @@ async def test_a_provider_that_echoes_the_key_in_an_error(
     caplog.set_level(logging.DEBUG)
     refusal = Response.of({"error": {"message": f"Incorrect key {KEY}", "code": KEY, "type": KEY}}, status)
     async with ModelServer([refusal]) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, KEY)
+        model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)
             error, _ = await failure_of(run)
@@ -77,7 +78,7 @@ async def test_retry_after_is_a_durable_wait(harness: Harness) -> None:
     limited = Response(429, {"retry-after": "2", "content-type": "application/json"}, b'{"error": {"message": "slow"}}')
     replies = [limited, chat_reply({"role": "assistant", "content": "Now."})]
     async with ModelServer(replies) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, KEY)
+        model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)
             await run.result()

@@ -17,8 +17,9 @@ from pydantic import AfterValidator, AnyUrl, BaseModel, Field, JsonValue
 from activities.arguments import propose
 from activities.catalog import Catalog, CatalogError
 from activities.derivation import derive_schema
-from activities.providers.chat_completions import ChatCompletions, request_body
-from activities.providers.interface import Completion, CompletionRequest, RawToolCall
+from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
+from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
 from activities.returned import outcome_of
 from activities.schemas import SchemaRefused, check_schema, compile_schema
 from activities.settling import settle
@@ -209,7 +210,8 @@ def test_rx03_odd_types_are_enforced_as_published_and_strict_mode_is_never_asked
     # What is published is one schema for every provider and both versions of pydantic: nothing looks ahead.
     assert "(?" not in json.dumps(schema)
     contract = ToolContract(name="t", description="d", input_schema=schema, side_effect="read")
-    assert b"strict" not in request_body(CompletionRequest("m", "i", (), (contract,)))
+    request = CompletionRequest("m", "i", (), (contract,))
+    assert "strict" not in json.dumps(ChatCompletions().body(request, stream=False))
 
 
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:1/x", "file:///etc/hostname"])
@@ -426,7 +428,7 @@ class Talker:
     def __init__(self, *completions: Completion) -> None:
         self._completions = completions
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         return self._completions[sum(message.role == "assistant" for message in request.messages)]
 
 
@@ -549,7 +551,9 @@ async def test_a_call_cut_off_or_malformed_runs_nothing_and_stays_legal(
         chat_reply({"role": "assistant", "content": "Sorry."}),
     ]
     async with ModelServer(replies) as server, httpx.AsyncClient() as http:
-        async with harness.worker(agent, providers={"openai": ChatCompletions(http, server.base_url, "any-key-x")}):
+        async with harness.worker(
+            agent, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, "any-key-x")}
+        ):
             run = await harness.start(PROMPT)
             result = await run.result()
             invalid = [event.data["raw"] for event in await events_of(run) if event.type == "tool_invalid"]

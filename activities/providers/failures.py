@@ -16,7 +16,6 @@ from activities.visible import visible
 from contracts.text import cut, encodable
 
 MESSAGE_MAX_CHARACTERS = 500
-RETRY_AFTER_MAX_SECONDS = 3_600.0
 
 _RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429})
 _FILTERED = frozenset({"content_filter", "responsibleaipolicyviolation", "content_policy_violation"})
@@ -86,15 +85,15 @@ def from_error(error: ReportedError, endpoint: Endpoint) -> ModelFailure:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long to wait, in seconds from 0 to RETRY_AFTER_MAX_SECONDS: `retry-after-ms`, else `retry-after` as seconds
-    or as an HTTP date (RFC 9110, 10.2.3). None when neither is there and legible."""
+    """How long to wait, in seconds from 0: `retry-after-ms`, else `retry-after` as seconds or as an HTTP date (RFC
+    9110, 10.2.3). None when neither is there and legible."""
     seconds = _number(headers.get("retry-after-ms", ""), scale=1_000)
     if seconds is None:
         written = headers.get("retry-after", "")
         seconds = _number(written)
         if seconds is None:
             seconds = _seconds_until(written)
-    return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)
+    return None if seconds is None else max(seconds, 0.0)
 
 
 def presentable(failure: ModelFailure, secret: Secret) -> ModelFailure:
@@ -106,6 +105,7 @@ def presentable(failure: ModelFailure, secret: Secret) -> ModelFailure:
         cut(visible(message[:MESSAGE_MAX_CHARACTERS]), MESSAGE_MAX_CHARACTERS, original_bytes=len(message.encode())),
         retryable=failure.retryable,
         retry_after=failure.retry_after,
+        usage=failure.usage,
     )
 
 

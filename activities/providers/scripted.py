@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from activities.providers.interface import Completion, CompletionRequest, ModelFailure, RawToolCall
+from activities.providers.interface import Completion, CompletionRequest, ModelFailure, Publish, RawToolCall, to_nobody
 from contracts.messages import Usage
 from contracts.records import MalformedPayload, Record
 from contracts.text import encodable, legal_json
@@ -67,7 +67,7 @@ class Scripted:
         self._root = root
         self._scripts = scripts
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         """The script's next reply. Raises `ModelFailure`: `ModelBadRequest` for a script that is missing, outside the
         root or broken, `ModelBehaviour` for one that has come to its end."""
         script = await asyncio.to_thread(self.script, request.model)

@@ -1,31 +1,140 @@
 """A provider's key, kept out of everything the provider says."""
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from activities.providers.interface import Completion, Delta, RawToolCall
 
 # Shorter keys are placeholders of local servers ("ollama") and would garble the replies.
 PLACEHOLDER_MAX_CHARACTERS = 11
 _MARK = "***"
+_NOTHING = re.compile(r"(?!)")
 
 
 class Secret:
-    """A key: printable ASCII with more than backslashes in it. It shows itself only as `value`."""
+    """Keys and the like: printable ASCII with more than backslashes in it. Empty ones count for nothing."""
 
-    def __init__(self, value: str) -> None:
-        self.value = value
-        self._forms = _forms(value)
+    def __init__(self, *values: str) -> None:
+        self._values = tuple(value for value in values if value)
+        self._all = _any_form(self._values)
+        self._long = _any_form(value for value in self._values if len(value) > PLACEHOLDER_MAX_CHARACTERS)
 
     def __repr__(self) -> str:
         return f"Secret({_MARK})"
 
     def hidden(self, text: str) -> str:
-        """The text with `***` for the key, be it as it is or escaped as in JSON, however often: what a text holds now
-        may be decoded once more. Not found is a key whose codes have codes for their own letters. Without the key the
+        """The text with `***` for each key, be it as it is or escaped as in JSON, however often: what a text holds now
+        may be decoded once more. Not found is a key whose codes have codes for their own letters. Without a key the
         text comes back as it was."""
-        return self._forms.sub(_MARK, text)
+        return self._all.sub(_MARK, text)
 
     def hidden_in_reply(self, text: str) -> str:
-        """As `hidden`, but only for a key that is long enough to be one."""
-        return text if len(self.value) <= PLACEHOLDER_MAX_CHARACTERS else self.hidden(text)
+        """As `hidden`, but only for keys that are long enough to be one."""
+        return self._long.sub(_MARK, text)
+
+    def hidden_in_json(self, value: JsonValue) -> JsonValue:
+        """As `hidden_in_reply`, for every text in a value."""
+        match value:
+            case str():
+                return self.hidden_in_reply(value)
+            case dict():
+                return {self.hidden_in_reply(key): self.hidden_in_json(item) for key, item in value.items()}
+            case list():
+                return [self.hidden_in_json(item) for item in value]
+        return value
+
+    def open_end(self, text: str) -> int:
+        """How many characters at the end of a text may be the beginning of a key that is long enough to be one."""
+        longest = 0
+        for value in self._values:
+            if len(value) > PLACEHOLDER_MAX_CHARACTERS:
+                for length in range(min(len(value) - 1, len(text)), longest, -1):
+                    if text.endswith(value[:length]):
+                        longest = length
+                        break
+        return longest
+
+
+class SecretStream:
+    """Hides keys in deltas. A key may be spread over several of them, so what could become one is held back until it
+    is clear that it does not, or another part of the reply begins. Escaped forms are found within one delta only: what
+    is recorded is searched once more, as a whole."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self._held: Delta | None = None
+
+    def add(self, delta: Delta) -> Iterator[Delta]:
+        """What may be shown now."""
+        held = self._held
+        if held is not None and (held.kind, held.call) != (delta.kind, delta.call):
+            yield from self.rest()
+            held = None
+        text = (held.text if held else "") + delta.text
+        end = len(text) - self._secret.open_end(text)
+        self._held = replace(delta, text=text[end:]) if end < len(text) else None
+        if end or not delta.text:
+            yield self._shown(replace(delta, text=text[:end]))
+
+    def rest(self) -> Iterator[Delta]:
+        """What was held back and turned out to be no key."""
+        held, self._held = self._held, None
+        if held is not None:
+            yield self._shown(held)
+
+    def _shown(self, delta: Delta) -> Delta:
+        hidden = self._secret.hidden_in_reply
+        return replace(delta, text=hidden(delta.text), name=hidden(delta.name))
+
+
+def checked_key(api_key: str, key_name: str) -> str:
+    """The key without blanks around it. Raises ValueError, naming the setting and never the key, for one that no
+    header can carry."""
+    key = api_key.strip()
+    if not key:
+        raise ValueError(f"{key_name} is empty")
+    if not (key.isascii() and key.isprintable() and key.strip("\\")) or " " in key:
+        raise ValueError(f"{key_name} holds characters that cannot be part of a key")
+    return key
+
+
+def without_secret(reply: Completion, secret: Secret) -> Completion:
+    """The reply without any key in its texts, the arguments' own strings included."""
+    hidden = secret.hidden_in_reply
+    calls = (
+        RawToolCall(
+            name=hidden(call.name),
+            arguments=hidden(call.arguments),
+            provider_call_id=None if call.provider_call_id is None else hidden(call.provider_call_id),
+        )
+        for call in reply.calls
+    )
+    opaque = tuple(secret.hidden_in_json(part) for part in reply.opaque)
+    text = hidden(reply.text)
+    if text != reply.text:
+        # The parts count characters of a text that is another one now.
+        opaque = _recounted(opaque, reply.text, secret)
+    finish_reason = None if reply.finish_reason is None else hidden(reply.finish_reason)
+    return replace(reply, text=text, calls=tuple(calls), finish_reason=finish_reason, opaque=opaque)
+
+
+def _recounted(opaque: Iterable[JsonValue], text: str, secret: Secret) -> tuple[JsonValue, ...]:
+    """The parts with the lengths that they have once the keys in them are hidden, each piece by itself."""
+    written = shown = 0
+    parts: list[JsonValue] = []
+    for part in opaque:
+        match part:
+            case {"text": int(length)}:
+                written += length
+                end = len(secret.hidden_in_reply(text[:written]))
+                parts.append({"text": max(0, end - shown)})
+                shown = max(shown, end)
+            case _:
+                parts.append(part)
+    return tuple(parts)
 
 
 # Each level of quoting doubles the backslashes, or writes them as codes, so between characters they count for nothing.
@@ -33,7 +142,13 @@ class Secret:
 _BACKSLASHES = r"(?:\\(?:u005[cC])?)*+"
 
 
-def _forms(value: str) -> re.Pattern[str]:
+def _any_form(values: Iterable[str]) -> re.Pattern[str]:
+    # The longest first: one key may begin with another.
+    forms = [_forms(value) for value in sorted(set(values), key=len, reverse=True)]
+    return re.compile("|".join(forms)) if forms else _NOTHING
+
+
+def _forms(value: str) -> str:
     """Every form of the key in JSON. Backslashes before its first character are taken along only where they are a part
     of its escape, so that what is left is still legal JSON."""
     first, *others = list(value.replace("\\", ""))
@@ -41,7 +156,7 @@ def _forms(value: str) -> re.Pattern[str]:
     # An escape begins where its run of backslashes does. The look-behinds come after the first of them, since a pattern
     # that begins with characters is searched many times faster.
     beginning = rf"(?:{re.escape(first)}|\\(?<!\\\\)(?<!\\u005[cC]\\)(?:u005[cC])?{_BACKSLASHES}(?:{escaped_first}))"
-    return re.compile(beginning + "".join(f"{_BACKSLASHES}(?:{re.escape(char)}|{_code(char)})" for char in others))
+    return beginning + "".join(f"{_BACKSLASHES}(?:{re.escape(char)}|{_code(char)})" for char in others)
 
 
 def _code(char: str) -> str:

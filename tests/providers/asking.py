@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.providers.interface import Completion, CompletionRequest, ModelFailure
 from contracts.messages import Message
 from contracts.tools import ToolContract
@@ -18,7 +19,7 @@ def asked(*messages: Message, tools: tuple[ToolContract, ...] = ()) -> Completio
 
 async def answered(*answers: Canned, request: CompletionRequest | None = None) -> Completion:
     async with ModelServer(answers) as server, httpx.AsyncClient() as http:
-        return await ChatCompletions(http, server.base_url, KEY).complete(request or asked())
+        return await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(request or asked())
 
 
 async def failed(*answers: Canned) -> ModelFailure:

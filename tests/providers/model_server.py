@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import JsonValue
 
@@ -24,6 +24,43 @@ class Response:
     def of(cls, body: JsonValue, status: int = 200) -> Self:
         """A JSON response. The body is ASCII, so it may hold lone surrogates, as escapes."""
         return cls(status, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+@dataclass(frozen=True)
+class Streamed(Response):
+    """A response whose body is sent piece by piece, in chunks. An async iterable may wait between them. With `cut` the
+    connection is closed after the last piece without the end that HTTP wants; else it ends in good order."""
+
+    pieces: AsyncIterable[bytes] | Iterable[bytes] = ()
+    cut: bool = False
+
+    @classmethod
+    def of_events(cls, *events: JsonValue | str, cut: bool = False) -> Self:
+        """An event stream: a text is the data of an event as it is, everything else is written as JSON, its `type`, if
+        it has one, as the event's own."""
+        return cls(headers=EVENT_STREAM, pieces=tuple(server_sent(event) for event in events), cut=cut)
+
+    @classmethod
+    def in_pieces(cls, response: Response, sizes: Iterator[int]) -> Self:
+        """The response re-cut into pieces of these sizes."""
+        pieces, rest = list[bytes](), response.body
+        while rest:
+            size = next(sizes)
+            pieces.append(rest[:size])
+            rest = rest[size:]
+        return cls(response.status, response.headers, pieces=tuple(pieces))
+
+
+EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+def server_sent(event: JsonValue | str) -> bytes:
+    """One event as it stands in a stream."""
+    if isinstance(event, str):
+        return f"data: {event}\n\n".encode()
+    name = event.get("type") if isinstance(event, dict) else None
+    head = f"event: {name}\n" if isinstance(name, str) else ""
+    return f"{head}data: {json.dumps(event)}\n\n".encode()
 
 
 @dataclass(frozen=True)
@@ -115,19 +152,49 @@ class ModelServer:
             try:
                 await asyncio.wait({answer, next_byte}, return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done():
-                    async with self._changed:
-                        self.disconnects += 1
-                        self._changed.notify_all()
+                    await self._gone()
                     return
                 response = self._outcome(answer)
-                writer.write(_encoded(response))
-                await writer.drain()
+                if isinstance(response, Streamed):
+                    whole = await self._stream(response, writer, next_byte)
+                    if not whole:
+                        return
+                else:
+                    writer.write(_encoded(response))
+                    await writer.drain()
                 if response.headers.get("connection") == "close":
                     return
                 first = await next_byte
             finally:
                 answer.cancel()
                 next_byte.cancel()
+
+    async def _stream(self, response: Streamed, writer: asyncio.StreamWriter, next_byte: asyncio.Future[bytes]) -> bool:
+        """Send the pieces; says whether the client is still there and the connection in good order."""
+        writer.write(_head(response, {"transfer-encoding": "chunked"}))
+        sending = asyncio.create_task(_send_pieces(response.pieces, writer))
+        try:
+            waited: set[asyncio.Future[Any]] = {sending, next_byte}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                await self._gone()
+                return False
+            sending.result()
+        except ConnectionError:
+            await self._gone()
+            return False
+        finally:
+            sending.cancel()
+        if response.cut:
+            return False
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def _gone(self) -> None:
+        async with self._changed:
+            self.disconnects += 1
+            self._changed.notify_all()
 
     async def _answer(self, request: Received) -> Response:
         if request.json is None:
@@ -212,8 +279,25 @@ async def _receive(first: bytes, reader: asyncio.StreamReader) -> Received:
     return Received(method, path, headers, body, sent if isinstance(sent, dict) else None)
 
 
+async def _send_pieces(pieces: AsyncIterable[bytes] | Iterable[bytes], writer: asyncio.StreamWriter) -> None:
+    if isinstance(pieces, AsyncIterable):
+        async for piece in pieces:
+            await _send_piece(piece, writer)
+    else:
+        for piece in pieces:
+            await _send_piece(piece, writer)
+
+
+async def _send_piece(piece: bytes, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+    await writer.drain()
+
+
 def _encoded(response: Response) -> bytes:
-    headers = {"content-length": str(len(response.body)), **response.headers}
+    return _head(response, {"content-length": str(len(response.body))}) + response.body
+
+
+def _head(response: Response, framing: Mapping[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {response.status} {'OK' if response.status < 400 else 'Error'}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + response.body
+    lines += [f"{name}: {value}" for name, value in {**framing, **response.headers}.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

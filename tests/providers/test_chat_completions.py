@@ -1,11 +1,12 @@
 import asyncio
-import json
 
 import httpx
 import pytest
 from pydantic import JsonValue
 
-from activities.providers.chat_completions import ChatCompletions, endpoint, request_body
+from activities.providers.addresses import endpoint
+from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from contracts.messages import Message, ToolCall, Usage
 from contracts.tools import ToolContract
 from tests.providers.asking import KEY, answered, asked
@@ -18,7 +19,7 @@ LOOKUP = ToolContract(
 
 
 def wire(*messages: Message) -> list[JsonValue]:
-    sent = json.loads(request_body(asked(*messages)))["messages"]
+    sent = ChatCompletions().body(asked(*messages), stream=False)["messages"]
     assert isinstance(sent, list)
     assert messages_illegality(sent) is None
     return sent[1:]
@@ -50,7 +51,7 @@ def round_of(*calls: ToolCall) -> tuple[Message, ...]:
     ],
 )
 def test_every_form_of_a_base_address_leads_to_one_endpoint(base: str, address: str) -> None:
-    assert endpoint(base) == address
+    assert endpoint(base, ChatCompletions.path) == address
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_every_form_of_a_base_address_leads_to_one_endpoint(base: str, address: 
 )
 def test_an_illegal_base_address_is_refused_in_one_line(base: str) -> None:
     with pytest.raises(ValueError, match=r"^the base address .*$") as caught:
-        endpoint(base)
+        endpoint(base, ChatCompletions.path)
     assert KEY not in str(caught.value)
 
 
@@ -71,13 +72,13 @@ def test_an_illegal_base_address_is_refused_in_one_line(base: str) -> None:
 async def test_an_unusable_key_is_refused_without_showing_it(key: str) -> None:
     async with httpx.AsyncClient() as http:
         with pytest.raises(ValueError, match="MY_KEY") as caught:
-            ChatCompletions(http, "http://h", key, key_name="MY_KEY")
+            HttpModel(http, ChatCompletions(), "http://h", key, key_name="MY_KEY")
     assert "TEST-TOKEN" not in str(caught.value)
 
 
 async def test_the_request_says_what_the_api_needs() -> None:
     async with ModelServer([chat_reply({"content": "Hi"})] * 2) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, f" {KEY}\n")
+        model = HttpModel(http, ChatCompletions(), server.base_url, f" {KEY}\n")
         await model.complete(asked())
         await model.complete(asked(tools=(LOOKUP,)))
     plain, with_tools = server.requests
@@ -130,7 +131,7 @@ async def test_lone_surrogates_become_replacement_characters_both_ways() -> None
         ModelServer([chat_reply({"content": "c\ud83d", "tool_calls": [tool_call]}, "d\ud83d")]) as server,
         httpx.AsyncClient() as http,
     ):
-        completion = await ChatCompletions(http, server.base_url, KEY).complete(
+        completion = await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(
             asked(Message(role="user", text="cut \ud83d"))
         )
     assert server.requests[0].body.decode().count("cut \ufffd") == 1
@@ -206,7 +207,7 @@ async def test_cancellation_passes_and_closes_the_connection() -> None:
         raise AssertionError("not reached")
 
     async with asyncio.timeout(10), ModelServer(never) as server, httpx.AsyncClient() as http:
-        request = asyncio.create_task(ChatCompletions(http, server.base_url, KEY).complete(asked()))
+        request = asyncio.create_task(HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked()))
         await server.received(1)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -217,5 +218,5 @@ async def test_cancellation_passes_and_closes_the_connection() -> None:
 async def test_one_connection_serves_several_requests() -> None:
     replies = [chat_reply({"content": text}) for text in "abc"]
     async with ModelServer(replies) as server, httpx.AsyncClient(limits=httpx.Limits(max_connections=1)) as http:
-        model = ChatCompletions(http, server.base_url, KEY)
+        model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         assert [(await model.complete(asked())).text for _ in replies] == ["a", "b", "c"]

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from activities.arguments import UnreadableArguments, propose, read_arguments
 from activities.providers import failures
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.providers.interface import Completion, ModelErrorType, ModelFailure
 from contracts.messages import InvalidToolCall
 from contracts.tools import ToolContract
@@ -210,7 +211,7 @@ async def test_a_page_that_is_not_found_names_the_address() -> None:
     page = (404, {"content-type": "text/html"}, "<h1>404</h1>")
     async with ModelServer([page]) as server, httpx.AsyncClient() as http:
         with pytest.raises(ModelFailure, match=f"{server.base_url}/chat/completions") as caught:
-            await ChatCompletions(http, server.base_url, KEY).complete(asked())
+            await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
     assert (caught.value.type, caught.value.retryable) == ("ModelBadRequest", False)
 
 
@@ -240,5 +241,5 @@ async def test_a_server_that_is_not_there_is_retryable() -> None:
         pass
     async with httpx.AsyncClient() as http:
         with pytest.raises(ModelFailure, match="ConnectError") as caught:
-            await ChatCompletions(http, server.base_url, KEY).complete(asked())
+            await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
     assert (caught.value.type, caught.value.retryable) == ("ModelUnavailable", True)

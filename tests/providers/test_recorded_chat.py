@@ -7,6 +7,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.providers.interface import Completion, CompletionRequest, ModelErrorType, ModelFailure
 from contracts.messages import Message, ToolCall, Usage
 from tests.providers.model_server import ModelServer, RecordedConversation, Response
@@ -36,7 +37,7 @@ TYPE_OF_ERROR: dict[str, ModelErrorType] = {
 
 async def served(response: Response) -> Completion:
     async with ModelServer([response]) as server, httpx.AsyncClient() as http:
-        return await ChatCompletions(http, server.base_url, "secret-for-tests").complete(REQUEST)
+        return await HttpModel(http, ChatCompletions(), server.base_url, "secret-for-tests").complete(REQUEST)
 
 
 def assert_as_expected(completion: Completion, expected: dict[str, JsonValue]) -> None:
@@ -103,7 +104,7 @@ async def test_a_recorded_error_is_classified(recording: Recording) -> None:
     assert "\n" not in str(failure)
 
 
-async def carry_on(model: ChatCompletions, request: dict[str, JsonValue]) -> tuple[Message, ...]:
+async def carry_on(model: HttpModel, request: dict[str, JsonValue]) -> tuple[Message, ...]:
     """Holds the conversation of a recorded request once more: its users and tools speak, the model is asked."""
     recorded, transcript, open_calls = request["messages"], list[Message](), list[str]()
     assert isinstance(recorded, list)
@@ -134,7 +135,7 @@ async def carry_on(model: ChatCompletions, request: dict[str, JsonValue]) -> tup
 
 async def assert_carried_on(played: RecordedConversation, last: Recording) -> None:
     async with ModelServer(played) as server, httpx.AsyncClient() as http:
-        model = ChatCompletions(http, server.base_url, "secret-for-tests")
+        model = HttpModel(http, ChatCompletions(), server.base_url, "secret-for-tests")
         transcript = await carry_on(model, last.request)
         completion = await model.complete(CompletionRequest("m", "Be brief.", transcript, ()))
     assert played.refused == []

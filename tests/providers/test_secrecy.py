@@ -8,6 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
+from activities.providers.http_model import HttpModel
 from activities.providers.interface import Completion, ModelFailure
 from activities.providers.secrecy import Secret
 from tests.providers.asking import asked
@@ -37,7 +38,7 @@ ESCAPES = (plainly, with_slashes, for_html, in_codes)
 
 async def replied(body: str, key: str = KEY) -> Completion:
     async with ModelServer([Response(200, {}, body.encode())]) as server, httpx.AsyncClient() as http:
-        return await ChatCompletions(http, server.base_url, key).complete(asked())
+        return await HttpModel(http, ChatCompletions(), server.base_url, key).complete(asked())
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
@@ -95,7 +96,7 @@ async def test_no_error_holds_the_key(escape: Callable[[str], str], status: int)
     ):
         async with ModelServer([Response(status, {}, body.encode())]) as server, httpx.AsyncClient() as http:
             with pytest.raises(ModelFailure) as caught:
-                await ChatCompletions(http, server.base_url, KEY).complete(asked())
+                await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
         assert "TOKEN" not in str(caught.value)
         assert escape("TOKEN") not in str(caught.value)
 

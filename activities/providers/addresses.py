@@ -1,0 +1,39 @@
+"""The one address that requests of an API go to, from what an operator set as its base."""
+
+import re
+from urllib.parse import urlsplit
+
+import httpx
+
+# What the paths of the model APIs end in.
+_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
+
+
+def endpoint(base_url: str, path: str) -> str:
+    """`<base><path>`, where a base without a path gets `/v1`. `path` is the API's own, such as `/chat/completions`; a
+    base that already ends in it stays as it is.
+
+    Raises ValueError with the reason for a base that is no plain http(s) address, or the endpoint of another API. The
+    reason never shows the base: it may hold a password.
+    """
+    text = base_url.strip()
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise ValueError("the base address holds blanks, backslashes or control characters")
+    if "?" in text or "#" in text:
+        raise ValueError("the base address must not have a query or a fragment")
+    try:
+        parts = urlsplit(text)
+        legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        httpx.URL(text)
+    except (ValueError, httpx.InvalidURL):
+        legal = False
+    if not legal:
+        raise ValueError("the base address must look like https://host/v1: a scheme, http or https, and a host")
+    if "@" in parts.netloc:
+        raise ValueError("the base address must not hold credentials")
+    base = re.sub("/+", "/", parts.path).rstrip("/")
+    if not base.endswith(path):
+        if _ENDPOINT.search(base):
+            raise ValueError("the base address is the endpoint of another API: leave out its last part")
+        base = f"{base or '/v1'}{path}"
+    return f"{parts.scheme}://{parts.netloc}{base}"
