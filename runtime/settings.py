@@ -33,6 +33,9 @@ class Settings:
     openai_api_key: str | None = field(default=None, repr=False)
     openai_base_url: str = DEFAULT_OPENAI_BASE_URL
     task_queue: str = DEFAULT_TASK_QUEUE
+    # Either may hold a secret.
+    deltas_url: str | None = field(default=None, repr=False)
+    deltas_token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
@@ -46,6 +49,8 @@ class Settings:
             openai_api_key=environment.get("OPENAI_API_KEY") or None,
             openai_base_url=environment.get("OPENAI_BASE_URL") or DEFAULT_OPENAI_BASE_URL,
             task_queue=task_queue or environment.get("STEADYHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
+            deltas_url=environment.get("STEADYHAND_DELTAS_URL") or None,
+            deltas_token=environment.get("STEADYHAND_DELTAS_TOKEN") or None,
         )
         if mistakes := settings.mistakes():
             raise StartupError(*mistakes)
