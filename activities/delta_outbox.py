@@ -11,7 +11,16 @@ from contracts.deltas import DeltaEvent
 
 log = logging.getLogger("steadyhand.deltas")
 
-_PIECES = frozenset({"model_content_delta", "model_reasoning_delta", "model_refusal_delta", "tool_call_building"})
+# Several of a kind say no less as one.
+_MERGEABLE = frozenset(
+    {
+        "model_content_delta",
+        "model_reasoning_delta",
+        "model_reasoning_completed",
+        "model_refusal_delta",
+        "tool_call_building",
+    }
+)
 
 
 class Outbox:
@@ -67,8 +76,7 @@ class Outbox:
                 self._moved.set()
         # A sink is somebody else's code, and may raise even what asyncio or the interpreter would obey.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if not self._over:
-                self._give_up(error)
+            self._give_up(error)
 
     async def _gather(self) -> None:
         with suppress(TimeoutError):
@@ -87,7 +95,7 @@ class Outbox:
     def _merge(self, event: DeltaEvent) -> bool:
         """Add a piece to one that waits: the last one, or, when there is no room, any of its kind. The order of
         different parts of a reply matters less than that none is lost."""
-        if event.type not in _PIECES:
+        if event.type not in _MERGEABLE:
             return False
         oldest = 0 if len(self._waiting) >= self._rule.queue_limit else max(0, len(self._waiting) - 1)
         for index in range(len(self._waiting) - 1, oldest - 1, -1):
@@ -118,6 +126,9 @@ class Outbox:
             await self._moved.wait()
 
     def _give_up(self, error: BaseException) -> None:
+        # One publish and the wait for it may run out of patience at the same moment.
+        if self._over:
+            return
         # The class only: the text may hold what the model said, or an address with a token.
         log.warning("deltas of %s are given up: %s", self._attempt, type(error).__name__)
         self.stop()
