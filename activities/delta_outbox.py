@@ -75,7 +75,7 @@ class Outbox:
                 self._delivering = False
                 self._moved.set()
         # A sink is somebody else's code, and may raise even what asyncio or the interpreter would obey.
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001
             self._give_up(error)
 
     async def _gather(self) -> None:
