@@ -158,7 +158,7 @@ async def agent_worker(
     catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are
     cancelled.
     """
-    activities = Activities(catalog, providers, tool_settings, in_flight, sink)
+    activities = Activities(catalog, providers, tool_settings, in_flight, sink=sink)
     worker = Worker(
         client,
         task_queue=task_queue,
