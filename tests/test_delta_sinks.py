@@ -404,6 +404,22 @@ async def test_what_waits_is_posted_after_a_moment_without_an_end() -> None:
     ]
 
 
+async def test_what_comes_within_a_moment_goes_along_and_the_end_waits_for_nothing() -> None:
+    sink, clock = Kept(Delivery(gather_seconds=30, patience_seconds=60)), asyncio.get_running_loop().time
+
+    async def attempt(publisher: DeltaPublisher) -> None:
+        for delta in words(5):
+            await publisher(delta)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        await publisher.completed(ANSWER)
+
+    began = clock()
+    await attempt_of(sink, attempt)
+    assert clock() - began < 10
+    assert [len(batch) for batch in sink.batches] == [7]
+
+
 async def test_no_batch_is_larger_than_it_may_be() -> None:
     calls = [Delta("tool_call", "{}", call=number, name="look") for number in range(10)]
     async with ModelServer(lambda _: TAKEN) as receiver:
