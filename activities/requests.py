@@ -16,6 +16,10 @@ from contracts.agents import AgentSpec
 from contracts.messages import Message, Usage
 from contracts.models import TOKENS_PER_PRICE, ModelSettings
 
+# How long a reply may be, in tokens, where a budget has to hold and the agent says nothing. More than some models can
+# write at all would be refused by their APIs.
+BOUNDED_REPLY = 8_192
+
 log = logging.getLogger("steadyhand.hooks")
 
 
@@ -132,9 +136,8 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
     settings = fitted.request.settings
     if not rooms:
         return settings
-    room = min(rooms)
-    wanted = settings.max_output_tokens
-    return settings.model_copy(update={"max_output_tokens": room if wanted is None else min(wanted, room)})
+    bound = min(settings.max_output_tokens or BOUNDED_REPLY, *rooms)
+    return settings.model_copy(update={"max_output_tokens": bound})
 
 
 def _final(type: str, reason: str) -> ApplicationError:

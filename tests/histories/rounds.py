@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from activities.providers.interface import Completion, CompletionRequest, ModelFailure
+from activities.providers.interface import Completion, CompletionRequest, ModelFailure, Publish, to_nobody
 from activities.tooling import ToolError, tool
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, calls, event_types, failure_of, says, script
@@ -85,7 +85,7 @@ class Moody:
     def __init__(self, *ends: ModelFailure | Completion) -> None:
         self._ends = list(ends)
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         end = self._ends.pop(0)
         if isinstance(end, ModelFailure):
             raise end
