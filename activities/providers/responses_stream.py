@@ -83,6 +83,7 @@ class ResponsesStream(ReplyStream):
         self._response: dict[str, JsonValue] = {}
 
     def add(self, event: str, data: str) -> Iterable[Delta]:
+        """Take one event. Raises `ModelFailure` for an error that it tells of, and for data that is no JSON object."""
         if data.strip() in ("", "[DONE]"):
             return ()
         fields = decoded(data, self._endpoint)
@@ -98,17 +99,21 @@ class ResponsesStream(ReplyStream):
 
     @property
     def ended(self) -> bool:
+        """Whether a response that is over was seen."""
         return bool(self._response)
 
     @property
     def may_end(self) -> bool:
+        """Never: there is no server that leaves the end out."""
         return False
 
     @property
     def usage(self) -> Usage | None:
+        """The usage that was told last; as a rule only the end tells it."""
         return self._usage
 
     def reply(self) -> dict[str, JsonValue]:
+        """The response as the end has it, its output put together from the items where the end has none."""
         output = [self._as_done(index, item) for index, item in enumerate(as_list(self._response.get("output")))]
         # Some servers tell at the end only how it ended, and leave the output empty.
         return {**self._response, "output": output or [self._items[index].whole() for index in sorted(self._items)]}
