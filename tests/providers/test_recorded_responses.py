@@ -15,7 +15,7 @@ from activities.providers.responses import Responses
 from contracts.messages import Message, ToolCall, Usage
 from contracts.pointers import at
 from tests.providers.asking_responses import answered, asked
-from tests.providers.legality_responses import illegality_of_what_follows
+from tests.providers.legality_responses import illegality_of_what_follows, items_illegality
 from tests.providers.model_server import ModelServer, RecordedConversation, Streamed
 from tests.providers.recordings import Recording, conversation, recordings
 
@@ -140,6 +140,17 @@ async def assert_same_in_pieces(recording: Recording, sizes: Iterator[int]) -> N
     completion = await answered(served, deltas=deltas)
     assert_as_expected(completion, recording)
     assert_deltas_add_up(deltas, completion)
+
+
+@pytest.mark.parametrize("recording", [*WHOLE, *STREAMS], ids=lambda recording: recording.id)
+def test_the_rules_that_requests_are_held_to_are_those_of_recorded_servers(recording: Recording) -> None:
+    items = recording.request.get("input")
+    if not isinstance(items, list) or any("additional_tools" in str(item) for item in items):
+        return
+    reason = items_illegality(items, stored=recording.request.get("store") is not False)
+    refused = "No tool output found" in recording.response.body.decode()
+    assert (reason is None) != refused
+    assert reason is None or "No tool output found" in reason
 
 
 async def carry_on(model: HttpModel, exchanges: tuple[Recording, ...]) -> None:
