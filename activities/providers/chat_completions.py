@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pydantic import JsonValue
 
 from activities.providers.chat_replies import completion
+from activities.providers.chat_stream import ChatStream
 from activities.providers.dialect import Dialect, ReplyStream
 from activities.providers.failures import Endpoint
 from activities.providers.interface import Completion, CompletionRequest
@@ -35,7 +36,7 @@ class ChatCompletions(Dialect):
         return body
 
     def reply_stream(self, endpoint: Endpoint) -> ReplyStream:
-        raise NotImplementedError
+        return ChatStream(endpoint)
 
     def completion(self, reply: dict[str, JsonValue], endpoint: Endpoint) -> Completion:
         return completion(reply, endpoint)

@@ -32,7 +32,23 @@ def completion(reply: dict[str, JsonValue], target: Endpoint) -> Completion:
         calls=calls,
         finish_reason=finish_reason,
         truncated=finish_reason in _CUT_OFF,
-        usage=_usage(reply.get("usage")),
+        usage=usage_told(reply.get("usage")),
+    )
+
+
+def usage_told(told: JsonValue) -> Usage | None:
+    """The tokens that a reply says were used, or None where it says nothing."""
+    if not isinstance(told, dict):
+        return None
+    usage = told
+    input_tokens = count(usage.get("prompt_tokens"))
+    cached = count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    return Usage(
+        input_tokens=input_tokens,
+        output_tokens=count(usage.get("completion_tokens")),
+        # Some servers count cached tokens that they leave out of the prompt's.
+        cached_input_tokens=min(cached, input_tokens),
+        reasoning_tokens=count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -70,19 +86,4 @@ def _call(call: JsonValue) -> RawToolCall:
         name=encodable(name) if isinstance(name, str) else "",
         arguments=argument_text(arguments),
         provider_call_id=encodable(call_id) if isinstance(call_id, str) and call_id else None,
-    )
-
-
-def _usage(told: JsonValue) -> Usage | None:
-    if not isinstance(told, dict):
-        return None
-    usage = told
-    input_tokens = count(usage.get("prompt_tokens"))
-    cached = count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    return Usage(
-        input_tokens=input_tokens,
-        output_tokens=count(usage.get("completion_tokens")),
-        # Some servers count cached tokens that they leave out of the prompt's.
-        cached_input_tokens=min(cached, input_tokens),
-        reasoning_tokens=count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )

@@ -1,0 +1,184 @@
+"""What a streamed chat message is put together from. Pieces are joined once, at the end, and may hold half characters
+until then."""
+
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
+from activities.providers.readings import argument_text, as_object, as_text, objects
+
+# Where servers put the model's reasoning as a plain text: DeepSeek, Moonshot, Z.ai, llama.cpp; Groq, Ollama, vLLM,
+# OpenRouter; GitHub Copilot. A chunk with several of them says the same in each.
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+# Of an entry of `reasoning_details` (OpenRouter), what is streamed in pieces.
+_DETAIL_TEXTS = ("text", "summary")
+
+
+def whole(pieces: Iterable[str]) -> str:
+    """The text. A server that cuts by UTF-16 units may spread the halves of one character over two pieces."""
+    text = "".join(pieces)
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Content:
+    """`content`: a text in pieces, or a list of typed parts, as Mistral sends it where there is reasoning."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[dict[str, JsonValue], list[str]]] = []
+        self._typed = False
+
+    def add(self, content: JsonValue) -> Iterable[tuple[bool, str]]:
+        """Take a piece. Returns the texts in it, and of each whether it is reasoning."""
+        if isinstance(content, str):
+            return [self._joined({"type": "text"}, content)] if content else []
+        said: list[tuple[bool, str]] = []
+        for part in objects(content):
+            self._typed = True
+            match part.get("type"):
+                case "text":
+                    said.append(self._joined({**part, "text": None}, as_text(part.get("text"))))
+                case "thinking":
+                    said.append(self._joined({**part, "thinking": None}, thought(part)))
+                case _:
+                    self._parts.append((part, []))
+        return said
+
+    def value(self) -> JsonValue:
+        """The content as a whole reply has it, or None."""
+        if not self._typed:
+            return whole(text for _, texts in self._parts for text in texts) if self._parts else None
+        return [_typed_part(fields, whole(texts)) for fields, texts in self._parts]
+
+    def _joined(self, fields: dict[str, JsonValue], text: str) -> tuple[bool, str]:
+        if not self._parts or self._parts[-1][0].get("type") != fields["type"]:
+            self._parts.append(({}, []))
+        known, texts = self._parts[-1]
+        known.update(fields)
+        texts.append(text)
+        return fields["type"] == "thinking", text
+
+
+def thought(part: dict[str, JsonValue]) -> str:
+    """The text of a part of type `thinking`: a text, or a list of parts of type `text`."""
+    thinking = part.get("thinking")
+    return as_text(thinking) or "".join(as_text(piece.get("text")) for piece in objects(thinking))
+
+
+class Details:
+    """`reasoning_details`: entries, of which consecutive ones about the same reasoning are pieces of one."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[dict[str, JsonValue], dict[str, list[str]]]] = []
+
+    def add(self, details: JsonValue) -> str:
+        """Take the entries of one chunk. Returns the text in them."""
+        said: list[str] = []
+        for entry in objects(details):
+            texts = {name: as_text(entry.get(name)) for name in _DETAIL_TEXTS if isinstance(entry.get(name), str)}
+            said += texts.values()
+            if not self._goes_on(entry):
+                self._entries.append(({}, {}))
+            fields, pieces = self._entries[-1]
+            fields.update({name: value for name, value in entry.items() if value is not None or name not in fields})
+            for name, text in texts.items():
+                pieces.setdefault(name, []).append(text)
+        return "".join(said)
+
+    def value(self) -> list[JsonValue]:
+        """All entries, each of them once."""
+        return [
+            {**fields, **{name: whole(texts) for name, texts in pieces.items()}} for fields, pieces in self._entries
+        ]
+
+    def _goes_on(self, entry: dict[str, JsonValue]) -> bool:
+        """Whether the entry is a piece of the last one. What is encrypted always comes whole."""
+        last = self._entries[-1][0] if self._entries else {}
+        alike = all(entry.get(name) == last.get(name) for name in ("type", "index"))
+        ids = {entry.get("id"), last.get("id")} - {None} if _ids_are_texts(entry, last) else {1, 2}
+        return bool(last) and alike and "data" not in entry and "data" not in last and len(ids) < 2
+
+
+class Calls:
+    """`tool_calls`, in the order in which they begin.
+
+    A piece belongs to the call of its index, and without one to the call of its id, else to the latest. It begins a
+    new call all the same where a name comes with another id (servers that give each call the index 0; without a name,
+    another id is one that the server makes up for each piece), or another name comes after the arguments began. Ids
+    and names that are repeated count once.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, int] = {}
+
+    def add(self, piece: dict[str, JsonValue]) -> tuple[int, str, str]:
+        """Take a piece of a call. Returns the call's position, its name so far, and what came of the arguments."""
+        function = as_object(piece.get("function"))
+        name, call_id = as_text(function.get("name")), as_text(piece.get("id"))
+        told = function.get("arguments")
+        arguments = told if isinstance(told, str) else argument_text(told)
+        index = piece.get("index")
+        if isinstance(index, int):
+            position = self._by_index.get(index)
+        else:
+            position = self._without_index(call_id, name, arguments)
+        if position is None or self._calls[position].is_another(call_id, name):
+            position = len(self._calls)
+            self._calls.append(_Call())
+        if isinstance(index, int):
+            self._by_index[index] = position
+        self._calls[position].add(piece, call_id, name, arguments)
+        return position, self._calls[position].name, arguments
+
+    def value(self) -> list[JsonValue]:
+        """The calls as a whole reply has them."""
+        return [call.value() for call in self._calls]
+
+    def _without_index(self, call_id: str, name: str, arguments: str) -> int | None:
+        latest = len(self._calls) - 1 if self._calls else None
+        if call_id:
+            return next((n for n, call in enumerate(self._calls) if call.call_id == call_id), None)
+        # Without an id either, a name with the beginning of an object, or with nothing yet, is a call of its own.
+        begins = name and (not arguments or arguments.lstrip().startswith("{"))
+        return None if begins else latest
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.call_id = ""
+        self.name = ""
+        self._fields: dict[str, JsonValue] = {}
+        self._arguments: list[str] = []
+
+    def is_another(self, call_id: str, name: str) -> bool:
+        if not name:
+            return False
+        other_id = bool(call_id and self.call_id and call_id != self.call_id)
+        return other_id or bool(self._arguments and self.name and name != self.name)
+
+    def add(self, piece: dict[str, JsonValue], call_id: str, name: str, arguments: str) -> None:
+        self._fields.update({key: value for key, value in piece.items() if value is not None})
+        self.call_id = self.call_id or call_id
+        if name.startswith(self.name):
+            self.name = name
+        elif name:
+            self.name += name
+        if arguments:
+            self._arguments.append(arguments)
+
+    def value(self) -> JsonValue:
+        function: JsonValue = {"name": self.name, "arguments": whole(self._arguments)}
+        return {**self._fields, "id": self.call_id or None, "type": "function", "function": function}
+
+
+def _typed_part(fields: dict[str, JsonValue], text: str) -> JsonValue:
+    match fields.get("type"):
+        case "text":
+            return {**fields, "text": text}
+        case "thinking":
+            return {**fields, "thinking": [{"type": "text", "text": text}]}
+    return fields
+
+
+def _ids_are_texts(*entries: dict[str, JsonValue]) -> bool:
+    return all(isinstance(entry.get("id"), str | None) for entry in entries)
