@@ -40,7 +40,7 @@ class ChatCompletions(Dialect):
         messages: list[JsonValue] = [{"role": "system", "content": instructed(request)}]
         body: dict[str, JsonValue] = {
             "model": request.model,
-            "messages": messages + list(_wire_messages(legal(request.messages))),
+            "messages": messages + list(_wire_messages(legal(request.messages), self._rules)),
             "stream": stream,
         }
         if stream and self._rules.usage_on_request:
@@ -92,7 +92,7 @@ def _answer(request: CompletionRequest) -> dict[str, JsonValue]:
     return body
 
 
-def _wire_messages(messages: tuple[Message, ...]) -> Iterable[JsonValue]:
+def _wire_messages(messages: tuple[Message, ...], rules: ServerRules) -> Iterable[JsonValue]:
     ids = wire_ids(messages)
     with_tools = False
     for message in messages:
@@ -100,8 +100,11 @@ def _wire_messages(messages: tuple[Message, ...]) -> Iterable[JsonValue]:
             with_tools = with_tools or bool(message.tool_calls)
             wire = _assistant(message, ids, with_tools)
             # A turn of reasoning only: no API takes it without an answer.
-            if wire["content"] is not None or "tool_calls" in wire:
-                yield wire
+            if wire["content"] is None and "tool_calls" not in wire:
+                continue
+            if rules.reasoning_with_calls and "tool_calls" in wire:
+                wire.setdefault("reasoning_content", "")
+            yield wire
         elif message.role == "tool":
             yield {"role": "tool", "content": message.text, "tool_call_id": ids[message.call_id or ""]}
         else:
