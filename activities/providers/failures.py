@@ -54,6 +54,7 @@ _STATUS_OF_NAME = {
     "insufficient_quota": 429,
     "rate_limit_exceeded": 429,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
     "request_too_large": 413,
 }
 
@@ -84,7 +85,8 @@ def error_in(body: JsonValue) -> ReportedError | None:
         return _read(error)
     if isinstance(error, str) and error.strip():
         return _read({**body, "message": error})
-    return _read(body) if body.get("object") == "error" else None
+    # The second is the error event of OpenAI's Responses, whose fields stand in the event itself.
+    return _read(body) if "error" in (body.get("object"), body.get("type")) else None
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes, endpoint: Endpoint) -> ModelFailure:
