@@ -30,6 +30,8 @@ _TOO_LONG_WORDS = re.compile(
 _KEY_REFUSED = frozenset({"invalid_api_key", "authentication_error"})
 _KEY_REFUSED_WORDS = re.compile(r"(incorrect|invalid) api key|api key (is )?(not valid|invalid)", re.IGNORECASE)
 _OUT_OF_QUOTA = re.compile(r"insufficient_(quota|balance|credits?)|billing")
+# Anthropic says it with a 400 of type invalid_request_error.
+_OUT_OF_QUOTA_WORDS = re.compile(r"credit balance is too low", re.IGNORECASE)
 # Errors inside a 200 have no status. What is not listed is taken for a passing fault of the server.
 _STATUS_OF_NAME = {
     "authentication_error": 401,
@@ -39,7 +41,13 @@ _STATUS_OF_NAME = {
     "model_not_found": 404,
     "insufficient_quota": 429,
     "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
     "invalid_request_error": 400,
+    "billing_error": 402,
+    "request_too_large": 413,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
 }
 
 
@@ -119,9 +127,10 @@ def _classify(
         return ModelFailure("ModelAuthentication", f"{said}: check the key in {endpoint.key_name}: {error.message}")
     if error.names & _TOO_LONG or _TOO_LONG_WORDS.search(error.message):
         return ModelFailure("ContextWindowExceeded", message)
+    named = any(_OUT_OF_QUOTA.search(name) for name in error.names)
+    if named or status == 402 or _OUT_OF_QUOTA_WORDS.search(error.message):
+        return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
     if status in _RETRYABLE_BELOW_500 or status >= 500:
-        if any(_OUT_OF_QUOTA.search(name) for name in error.names):
-            return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
         return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
     return ModelFailure("ModelBadRequest", message)
 
