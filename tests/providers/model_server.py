@@ -76,6 +76,7 @@ class Received:
 
 Canned = Response | tuple[int, Mapping[str, str], bytes | str]
 Answer = Callable[[dict[str, JsonValue]], Response | Awaitable[Response]]
+Legality = Callable[[dict[str, JsonValue]], str | None]
 
 
 def chat_reply(message: JsonValue, finish_reason: str | None = "stop", **more: JsonValue) -> Response:
@@ -211,11 +212,12 @@ class ModelServer:
 
 
 class RecordedConversation:
-    """The responses of a recorded conversation, in order. An illegal request is answered with a 400 that says why, as
-    providers do, and does not use up a response; `refused` lists the reasons."""
+    """The responses of a recorded conversation, in order. An illegal request, by the rules of the API, is answered with
+    a 400 that says why, as providers do, and does not use up a response; `refused` lists the reasons."""
 
-    def __init__(self, responses: Sequence[Response]) -> None:
+    def __init__(self, responses: Sequence[Response], illegality: Legality = request_illegality) -> None:
         self._responses = list(responses)
+        self._illegality = illegality
         self.refused: list[str] = []
         self.left = len(self._responses)
 
@@ -227,7 +229,7 @@ class RecordedConversation:
         return cls([*(_replied(message) for message in messages if _is_reply(message)), last])
 
     def __call__(self, request: dict[str, JsonValue]) -> Response:
-        reason = request_illegality(request)
+        reason = self._illegality(request)
         if reason is None and not self.left:
             reason = "the recorded conversation is over"
         if reason is not None:
