@@ -40,9 +40,10 @@ class Messages(Dialect):
     ("Effort") for Claude 4.6 and later; for older Claudes and all other models it is a budget: see THINKING_BUDGETS.
     "none" switches thinking off, and without the setting the model's default holds.
 
-    A budget of thinking is left out of a request with a forced tool choice, which is refused next to it, and of one
-    that goes on with an exchange that another model, or this one without thinking, began: its first turn would have to
-    begin with thinking ("Extended thinking with tool use"). Adaptive thinking has neither rule.
+    A budget of thinking is left out of a request with a forced tool choice, which is refused next to it; of one that
+    goes on with an exchange that another model, or this one without thinking, began: its first turn would have to begin
+    with thinking ("Extended thinking with tool use"); and of one with less than twice the least budget to say anything
+    at all. Adaptive thinking has none of these rules.
 
     Two cache breakpoints are set, after the system text and at the end of the user's last turn, so that each round
     reads what the one before it wrote ("Prompt caching").
@@ -147,12 +148,11 @@ def _reasoning(model: str, settings: ModelSettings, max_tokens: int, turns: Sequ
         return {"thinking": {"type": "adaptive"}}
     if effort not in THINKING_BUDGETS:
         raise _refused(f"reasoning_effort of {model} must be one of: none, {', '.join(THINKING_BUDGETS)}")
-    # Half of what may be said is kept for the answer: the budget is a part of it.
+    # The budget is a part of `max_tokens`: half of them is kept for the answer.
     budget = min(THINKING_BUDGETS[effort], max_tokens // 2)
-    if budget < THINKING_MIN:
-        raise _refused(f"reasoning_effort of {model} needs max_output_tokens of at least {2 * THINKING_MIN}")
     begun = open_exchange(turns)
-    if settings.tool_choice not in ("auto", "none") or (begun is not None and not begun.begins_with_thinking):
+    forced = settings.tool_choice not in ("auto", "none")
+    if forced or budget < THINKING_MIN or (begun is not None and not begun.begins_with_thinking):
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
