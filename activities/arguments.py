@@ -60,7 +60,7 @@ def propose(
     elif name not in tools:
         reason, issues = "unknown_tool", (ArgumentIssue(message=_unknown(name, tools)),)
     elif not issues:
-        arguments, issues = _checked(arguments, compile_schema(tools[name].input_schema), budget)
+        arguments, issues = checked(arguments, compile_schema(tools[name].input_schema), budget)
     if not issues:
         return ToolCall(call_id=call_id, tool=name, arguments=arguments, provider_call_id=provider_call_id)
     return InvalidToolCall(
@@ -160,9 +160,10 @@ def _finite(digits: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_constant, parse_float=_finite)
 
 
-def _checked(
-    arguments: dict[str, JsonValue], validator: Validator, budget: Budget | None
+def checked(
+    arguments: dict[str, JsonValue], validator: Validator, budget: Budget | None = None
 ) -> tuple[dict[str, JsonValue], tuple[ArgumentIssue, ...]]:
+    """The arguments with 1.0 as 1 where the schema wants an integer, and what is wrong with them."""
     if issues := validator.issues(arguments, budget):
         return arguments, issues
     schema = validator.schema

@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.hooks import Hooks
 from activities.schemas import SchemaRefused, check_schema
+from activities.token_counts import TokenCounter
 from activities.tool_provider import ToolProvider
 from activities.tooling import Tool
-from contracts.activities import AgentActivities, LoadAgentRequest
+from contracts.activities import AgentActivities, LoadAgentRequest, LoadedAgent
 from contracts.agents import AgentSpec
 from contracts.records import describe
 
@@ -29,7 +31,11 @@ class Catalog:
     """Agents by name, the tools that fulfil their contracts by name, and the providers that those tools come from."""
 
     def __init__(
-        self, agents: Iterable[AgentSpec], tools: Iterable[Tool] = (), providers: Iterable[ToolProvider] = ()
+        self,
+        agents: Iterable[AgentSpec],
+        tools: Iterable[Tool] = (),
+        providers: Iterable[ToolProvider] = (),
+        hooks: Iterable[Hooks] = (),
     ) -> None:
         """Raises `CatalogError` on a name that is taken, a contract that nobody fulfils or that its tool cannot keep,
         or a schema that is refused."""
@@ -43,12 +49,20 @@ class Catalog:
         for tool in self.tools.values():
             if promise := tool.broken_promise():
                 raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
+        self.counters: tuple[TokenCounter, ...] = ()
+        self.hooks = _hooks_by_agent(hooks, self.agents)
         for agent in self.agents.values():
             try:
                 # A contract changed by `model_copy` has never been checked, and no run could read it.
                 AgentSpec.model_validate_json(agent.model_dump_json(warnings=False))
             except ValidationError as error:
                 raise CatalogError(f"agent {agent.name!r}: {describe(error)}") from None
+        for agent in self.agents.values():
+            if agent.output_schema is not None:
+                try:
+                    check_schema(agent.output_schema)
+                except SchemaRefused as refusal:
+                    raise CatalogError(f"agent {agent.name!r}: output_schema: {refusal}") from None
         for contract in (contract for agent in self.agents.values() for contract in agent.tools):
             for schema in filter(None, (contract.input_schema, contract.output_schema)):
                 try:
@@ -74,6 +88,7 @@ class Catalog:
             agents,
             [value for value in values if isinstance(value, Tool)],
             [value for value in values if isinstance(value, ToolProvider)],
+            [value for value in values if isinstance(value, Hooks)],
         )
 
     @property
@@ -85,18 +100,49 @@ class Catalog:
 class AgentCatalog(AgentActivities):
     """Resolves agents for the runs of this worker."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, search_attributes: Iterable[str] = ()) -> None:
         self._agents = catalog.agents
+        self._hooks = catalog.hooks
+        self._search_attributes = tuple(sorted(search_attributes))
 
     @activity.defn(name="load_agent")
-    async def load_agent(self, request: LoadAgentRequest) -> AgentSpec:
+    async def load_agent(self, request: LoadAgentRequest) -> LoadedAgent:
         """The agent as this worker knows it now."""
         agent = self._agents.get(request.agent)
         if agent is None:
             known = ", ".join(sorted(self._agents))
             reason = f"no agent is named {request.agent!r}; this worker serves: {known}"
             raise ApplicationError(reason, type="UnknownAgent", non_retryable=True)
-        return agent
+        if request.output_schema is not None:
+            agent = _answering_by(request.output_schema, agent)
+        hooks = self._hooks[agent.name].names if agent.name in self._hooks else ()
+        return LoadedAgent(**agent.model_dump(), hooks=hooks, search_attributes=self._search_attributes)
+
+
+def _answering_by(schema: dict[str, JsonValue], agent: AgentSpec) -> AgentSpec:
+    """The agent with the output schema that a run asks for."""
+    reason = None
+    if agent.output_schema is not None and agent.output_schema != schema:
+        reason = f"agent {agent.name} has an output_schema of its own: leave out options.output_schema"
+    else:
+        try:
+            check_schema(schema)
+        except SchemaRefused as refusal:
+            reason = f"options.output_schema: {refusal}"
+    if reason is not None:
+        raise ApplicationError(reason, type="InvalidInput", non_retryable=True)
+    return agent.model_copy(update={"output_schema": schema})
+
+
+def _hooks_by_agent(hooks: Iterable[Hooks], agents: Mapping[str, AgentSpec]) -> Mapping[str, Hooks]:
+    """One `Hooks` an agent. The same object may come twice, as an import does."""
+    named: dict[str, Hooks] = {}
+    for each in hooks:
+        if each.agent not in agents:
+            raise CatalogError(f"hooks for agent {each.agent!r}: there is no such agent, only {', '.join(agents)}")
+        if named.setdefault(each.agent, each) is not each:
+            raise CatalogError(f"agent {each.agent!r} has two Hooks: put both functions into one")
+    return named
 
 
 def _tools_of(agents: Iterable[AgentSpec]) -> Iterable[Tool]:

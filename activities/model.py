@@ -5,17 +5,22 @@ import logging
 from collections.abc import Mapping
 from datetime import timedelta
 
+from pydantic import JsonValue, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.answers import check_answer
 from activities.arguments import propose
 from activities.heartbeats import beating
 from activities.keywords import Budget
-from activities.providers.interface import Completion, CompletionRequest, ModelFailure, ModelProvider
+from activities.providers.interface import Completion, ModelFailure, ModelProvider
+from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
-from contracts.activities import ModelActivities, ModelReply, ModelRequest
+from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, ModelRequest
 from contracts.agents import AgentSpec
-from contracts.text import encodable
+from contracts.messages import Usage
+from contracts.policies import RETRY_AFTER_MAX_SECONDS
+from contracts.text import encodable, json_size, legal_json
 
 # A reply enters history once: well below the 2 MiB that Temporal takes in one payload.
 REPLY_MAX_BYTES = 1_048_576
@@ -26,53 +31,125 @@ log = logging.getLogger("steadyhand.model")
 
 
 class ModelCalls(ModelActivities):
-    """Calls the model that the run's frozen agent names, through the worker's providers."""
+    """Calls the models that the runs' frozen agents name, through the worker's providers."""
 
-    def __init__(self, providers: Mapping[str, ModelProvider], runs: HeldRuns) -> None:
+    def __init__(self, providers: Mapping[str, ModelProvider], runs: HeldRuns, requests: Requests) -> None:
         self._providers = providers
         self._runs = runs
+        self._requests = requests
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """One request; failures leave classified, and with the delay that the provider asked for."""
+        attempt = _Attempt(request)
         try:
-            async with beating():
-                return await self._call(request)
-        except Exception as error:
-            _log(error)
-            raise
+            # Each beat says what the attempts so far were billed: the next attempt goes on counting from there.
+            async with beating(attempt.details):
+                return await self._call(attempt)
+        except ModelFailure as failure:
+            attempt.bill(failure.usage)
+            raise attempt.failed(failure) from None
+        except ApplicationError as error:
+            raise attempt.with_bill(error) from None
 
-    async def _call(self, request: ModelRequest) -> ModelReply:
+    async def _call(self, attempt: "_Attempt") -> ModelReply:
+        request = attempt.request
         agent = await self._runs.agent(request.agent_digest)
         messages = await self._runs.transcript(request.transcript)
-        provider_name, _, model = agent.model.partition(":")
-        provider = self._providers.get(provider_name)
+        model = request.model or agent.model
+        provider = self._providers.get(model.partition(":")[0])
         if provider is None:
-            reason = f"this worker has no model provider {provider_name!r}, which agent {agent.name} needs"
+            reason = f"this worker has no model provider {model.partition(':')[0]!r}, which agent {agent.name} needs"
             raise ApplicationError(reason, type="ModelUnavailable")
+        prepared = await self._requests.prepare(request, agent, messages, attempt.billed)
         try:
-            completion = await provider.complete(CompletionRequest(model, agent.instructions, messages, agent.tools))
-            _check_size(_raw_size(completion))
-            # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.
-            return await asyncio.to_thread(_reply, completion, agent, request.next_call)
-        except ModelFailure as failure:
-            delay = None if failure.retry_after is None else timedelta(seconds=failure.retry_after)
-            raise ApplicationError(
-                str(failure), type=failure.type, non_retryable=not failure.retryable, next_retry_delay=delay
-            ) from None
-        except ApplicationError:
+            return await self._reply(attempt, agent, model, provider, prepared)
+        except (ModelFailure, ApplicationError):
             raise
         except Exception as bug:
             # The reply may be paid for: a retry would pay for the same bug again.
             log.exception("a bug while calling the model")
             reason = f"{type(bug).__name__} while calling the model; the worker's log has the details"
-            raise ApplicationError(reason, type="InternalError", non_retryable=True) from None
+            raise _final("InternalError", reason) from None
+
+    async def _reply(
+        self, attempt: "_Attempt", agent: AgentSpec, model: str, provider: ModelProvider, prepared: PreparedRequest
+    ) -> ModelReply:
+        completion = await provider.complete(prepared.request)
+        used = completion.usage or _estimated(completion, prepared)
+        attempt.bill(used)
+        _check_size(_raw_size(completion))
+        # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.
+        reply = await asyncio.to_thread(_parsed, completion, agent, model, attempt.request.next_call)
+        reply = reply.model_copy(update={"usage": attempt.billed, "usage_estimated": completion.usage is None})
+        _check_size(len(reply.model_dump_json().encode()))
+        return reply
 
 
-def _reply(completion: Completion, agent: AgentSpec, next_call: int) -> ModelReply:
+class _Attempt:
+    """One attempt of a model call, and what all attempts of the call were billed so far."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.request = request
+        self.billed = _billed_before()
+
+    def bill(self, usage: Usage | None) -> None:
+        """Count what this attempt was billed, in a heartbeat too, where the next attempt finds it."""
+        if usage is not None and usage != Usage():
+            self.billed += usage
+            activity.heartbeat(self.billed)
+
+    def details(self) -> tuple[Usage, ...]:
+        """What a heartbeat carries."""
+        return () if self.billed == Usage() else (self.billed,)
+
+    def failed(self, failure: ModelFailure) -> ApplicationError:
+        """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run."""
+        wait = failure.retry_after if failure.retryable else None
+        long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
+        delay = None if wait is None or long else timedelta(seconds=wait)
+        error = ApplicationError(
+            str(failure),
+            ModelCallFailure(usage=self.billed, wait_seconds=wait if long else None),
+            type=failure.type,
+            non_retryable=long or not failure.retryable,
+            next_retry_delay=delay,
+        )
+        _log(error)
+        return error
+
+    def with_bill(self, error: ApplicationError) -> ApplicationError:
+        """The error, saying what was billed."""
+        known = ApplicationError(
+            error.message,
+            ModelCallFailure(usage=self.billed),
+            type=error.type,
+            non_retryable=error.non_retryable,
+            next_retry_delay=error.next_retry_delay,
+        )
+        _log(known)
+        return known
+
+
+def _billed_before() -> Usage:
+    """What earlier attempts of this call were billed, as their last heartbeat said."""
+    for detail in activity.info().heartbeat_details:
+        try:
+            return Usage.model_validate(detail)
+        except ValidationError:
+            break
+    return Usage()
+
+
+def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int) -> ModelReply:
     tools = {tool.name: tool for tool in agent.tools}
     budget = Budget()
-    reply = ModelReply(
+    output: JsonValue = None
+    issues: tuple[str, ...] = ()
+    final = not completion.calls and not completion.paused and completion.text.strip()
+    if agent.output_schema is not None and final:
+        output, issues = check_answer(completion.text, agent.output_schema)
+    return ModelReply(
         text=encodable(completion.text),
         calls=tuple(
             propose(raw, f"call_{number}", tools, truncated=completion.truncated, budget=budget)
@@ -80,10 +157,23 @@ def _reply(completion: Completion, agent: AgentSpec, next_call: int) -> ModelRep
         ),
         finish_reason=completion.finish_reason,
         truncated=completion.truncated,
-        usage=completion.usage,
+        paused=completion.paused,
+        opaque=tuple(_stamped(part, model) for part in completion.opaque),
+        output=output,
+        output_issues=issues,
     )
-    _check_size(len(reply.model_dump_json().encode()))
-    return reply
+
+
+def _stamped(part: JsonValue, model: str) -> JsonValue:
+    """The part, with the model that alone can read it."""
+    legal = legal_json(part)
+    return {"from": model, **legal} if isinstance(legal, dict) and "block" in legal else legal
+
+
+def _estimated(completion: Completion, prepared: PreparedRequest) -> Usage:
+    """What a reply has probably used whose provider does not count."""
+    said = completion.text + "".join(call.name + call.arguments for call in completion.calls)
+    return Usage(input_tokens=prepared.input_tokens, output_tokens=prepared.count(encodable(said)))
 
 
 def _raw_size(completion: Completion) -> int:
@@ -91,22 +181,26 @@ def _raw_size(completion: Completion) -> int:
     calls = completion.calls
     texts = (text for call in calls for text in (call.name, call.arguments, call.provider_call_id or ""))
     said = (completion.text, completion.finish_reason or "", *texts)
-    return sum(len(text.encode(errors="surrogatepass")) for text in said) + len(calls) * _CALL_MIN_BYTES
+    spoken = sum(len(text.encode(errors="surrogatepass")) for text in said)
+    return spoken + len(calls) * _CALL_MIN_BYTES + json_size(legal_json(list(completion.opaque)))
 
 
 def _check_size(size: int) -> None:
     if size > REPLY_MAX_BYTES:
         reason = f"the model's reply has {size} bytes; at most {REPLY_MAX_BYTES} fit into a run's history"
-        raise ApplicationError(reason, type="PayloadTooLarge", non_retryable=True)
+        raise _final("PayloadTooLarge", reason)
 
 
-def _log(error: Exception) -> None:
+def _final(type: str, reason: str) -> ApplicationError:
+    return ApplicationError(reason, type=type, non_retryable=True)
+
+
+def _log(error: ApplicationError) -> None:
     """One line a failed call: failures are a part of the work, and Temporal has all of them."""
-    known = error if isinstance(error, ApplicationError) else ApplicationError(str(error), type=type(error).__name__)
-    delay = "" if known.next_retry_delay is None else f", delay {known.next_retry_delay.total_seconds():g} s"
-    retried = "not retryable" if known.non_retryable else "retryable"
+    delay = "" if error.next_retry_delay is None else f", delay {error.next_retry_delay.total_seconds():g} s"
+    retried = "not retryable" if error.non_retryable else "retryable"
     info = activity.info()
     log.warning(
         "call_model of %s, attempt %d, failed: %s (%s%s): %s",
-        *(info.workflow_id, info.attempt, known.type, retried, delay, known.message),
+        *(info.workflow_id, info.attempt, error.type, retried, delay, error.message),
     )

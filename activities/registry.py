@@ -1,6 +1,6 @@
 """All activities of one worker, and the life of what they share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -11,6 +11,8 @@ from activities.in_flight import InFlight
 from activities.loop_watch import watched_loop
 from activities.model import ModelCalls
 from activities.providers.interface import ModelProvider
+from activities.requests import Requests
+from activities.reviews import CallReviews
 from activities.runs import HeldRuns
 from activities.tool_calls import ToolCalls
 from activities.tool_effects import ToolEffects
@@ -29,19 +31,23 @@ class Activities:
         providers: Mapping[str, ModelProvider],
         settings: Mapping[str, str],
         in_flight: InFlight | None = None,
+        search_attributes: Iterable[str] = (),
     ) -> None:
         self._catalog = catalog
         self._providers = providers
         self._settings = settings
         self._in_flight = in_flight or InFlight()
+        self._search_attributes = frozenset(search_attributes)
         self._life = AsyncExitStack()
 
     def all(self) -> Sequence[Callable[..., object]]:
         """What a worker registers."""
         runs, tools = HeldRuns(), self._catalog.tools.values()
+        requests = Requests(self._catalog.hooks, self._catalog.counters)
         return [
-            AgentCatalog(self._catalog).load_agent,
-            ModelCalls(self._providers, runs).call_model,
+            AgentCatalog(self._catalog, self._search_attributes).load_agent,
+            ModelCalls(self._providers, runs, requests).call_model,
+            CallReviews(self._catalog.hooks, runs).review_calls,
             ForeignTools(runs).settle_outcome,
             *ToolCalls(tools, self._settings, self._in_flight).activities(),
             *ToolEffects(tools, self._settings, self._in_flight).activities(),

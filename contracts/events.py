@@ -12,6 +12,7 @@ EventType = Literal[
     "model_started",
     "model_completed",
     "model_failed",
+    "model_replaced",
     "tool_proposed",
     "tool_invalid",
     "tool_refused",

@@ -44,7 +44,7 @@ class InvalidToolCall(SparseRecord):
     call_id: str
     tool: str
     issues: tuple[ArgumentIssue, ...]
-    reason: Literal["invalid_arguments", "unknown_tool", "truncated_reply"]
+    reason: Literal["invalid_arguments", "unknown_tool", "truncated_reply", "denied"]
     raw: str = ""
     arguments: dict[str, JsonValue] = {}
     provider_call_id: str | None = None
@@ -81,13 +81,19 @@ class Message(SparseRecord):
 
 
 class Usage(SparseRecord):
-    """Tokens, as the provider counted them, over every attempt that was billed."""
+    """Tokens, as the provider counted them, over every attempt that was billed. Cached and written tokens are a part of
+    the input, reasoning is one of the output, whatever the provider's own numbers mean."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output: the other three are parts of these."""
+        return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
@@ -108,7 +114,7 @@ def illegality(messages: Sequence[Message]) -> str | None:
             return f"{where} comes before the answer to call {next(iter(open_calls))!r}"
         if message.role == "user" and message.tool_calls:
             return f"{where} has role user and tool_calls"
-        if not message.text.strip() and not message.tool_calls:
+        if not (message.text.strip() or message.tool_calls or message.opaque):
             return f"{where} is empty"
         for call in message.tool_calls:
             if call.call_id in seen:

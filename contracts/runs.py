@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue
 from contracts.approvals import ApprovalRequest
 from contracts.context import ExecutionContext
 from contracts.messages import Message, Usage
+from contracts.models import Cost
 from contracts.outcomes import ToolErrorInfo, ToolOutcome
 from contracts.policies import OutputLimits
 from contracts.records import Record, SparseRecord
@@ -20,6 +21,8 @@ ErrorType = Literal[
     "UnknownAgent",
     "MaxRoundsExceeded",
     "MaxToolCallsExceeded",
+    "TokenBudgetExceeded",
+    "CostBudgetExceeded",
     "ContextWindowExceeded",
     "ModelRefused",
     "ModelUnavailable",
@@ -39,24 +42,25 @@ class RunOptions(SparseRecord):
 
     `approve` "all" has every call wait for a decision. `on_tool_error` "fail_run" ends the run at the first failure, as
     ToolFailed. `tool_concurrency` "auto" runs calls without effect side by side and the others one by one.
+    `output_schema` is for an agent that has none of its own.
     """
 
     max_rounds: int | None = Field(default=None, ge=0)
     max_tool_calls: int | None = Field(default=None, ge=0)
+    max_total_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     approval_expires_seconds: int | None = Field(default=None, ge=1)
     approve: Literal["contract", "all"] = "contract"
     on_tool_error: Literal["tell_model", "fail_run"] = "tell_model"
     tool_concurrency: Literal["auto", "parallel", "sequential"] = "auto"
     tool_output: OutputLimits | None = None
+    output_schema: dict[str, JsonValue] | None = None
 
 
 # Options of the public protocol that this version does not act on. They are refused by name, never ignored.
 UNSUPPORTED_OPTIONS = (
-    "max_total_tokens",
-    "max_cost_usd",
     "deadline_seconds",
     "stop_on_tools",
-    "output_schema",
     "compensate_on",
 )
 
@@ -78,8 +82,8 @@ class AgentRunInput(Record):
 class LimitUse(Record):
     """How much of a limit is used."""
 
-    used: int
-    max: int
+    used: int | float
+    max: int | float
 
 
 class EffectRecord(Record):
@@ -138,7 +142,7 @@ class RunError(Record):
 
 
 class AgentRunState(Record):
-    """Answer of the query `state`. `revision` rises by one with every event."""
+    """Answer of the query `state`. `revision` rises by one with every event; `model` is the one that is asked next."""
 
     status: RunStatus
     revision: int
@@ -146,6 +150,8 @@ class AgentRunState(Record):
     agent: str | None
     pending_approvals: tuple[ApprovalRequest, ...]
     usage: Usage
+    cost: Cost = Cost()
+    model: str | None = None
     limits: dict[str, LimitUse]
     effects: tuple[EffectRecord, ...]
     last_sequence: int
@@ -156,26 +162,30 @@ class AgentRunState(Record):
 class AgentRunResult(Record):
     """What a run ends with; a failed one carries it as the first detail of its error.
 
-    Bounded: long texts are cut and say so, and `tool_results_omitted` counts the oldest results left out.
+    `output` is the answer as JSON, where an output_schema was asked for. Bounded: long texts are cut and say so, and
+    `tool_results_omitted` counts the oldest results left out.
     """
 
     workflow_id: str
     run_id: str
     status: RunStatus
     text: str = ""
+    output: JsonValue = None
     finish_reason: str | None = None
     rounds: int = 0
     tool_results: tuple[ToolResultRecord, ...] = ()
     tool_results_omitted: int = 0
     usage: Usage = Usage()
+    cost: Cost = Cost()
     effects: tuple[EffectRecord, ...] = ()
     last_sequence: int = 0
     error: RunError | None = None
 
 
-def widening(name: str, wanted: int | None, allowed: int) -> str | None:
-    """Why this option may not be set, or None: a run may tighten what its agent allows, never widen it."""
-    if wanted is None or wanted <= allowed:
+def widening(name: str, wanted: float | None, allowed: float | None) -> str | None:
+    """Why this option may not be set, or None: a run may tighten what its agent allows, never widen it. None allows
+    anything."""
+    if wanted is None or allowed is None or wanted <= allowed:
         return None
     return f"options.{name} is {wanted}, but the agent allows at most {allowed}: leave it out or lower it"
 

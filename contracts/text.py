@@ -1,5 +1,6 @@
 """Text and values made fit to cross a process boundary: encodable, legal JSON, bounded."""
 
+import json
 import math
 import re
 
@@ -27,6 +28,11 @@ def legal_json(value: JsonValue) -> JsonValue:
         case list() | tuple():
             return [legal_json(item) for item in value]
     return value
+
+
+def json_size(value: JsonValue) -> int:
+    """How many bytes the value takes as JSON without white space."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def head(text: str, max_bytes: int) -> str:

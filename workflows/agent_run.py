@@ -9,7 +9,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from contracts.activities import AgentActivities, LoadAgentRequest, ModelActivities, ModelReply, ModelRequest
+from contracts.activities import AgentActivities, LoadAgentRequest, LoadedAgent, ModelReply
 from contracts.agents import AgentSpec
 from contracts.approvals import RecordedDecision
 from contracts.events import EventsPage, EventsQuery
@@ -22,7 +22,9 @@ from workflows.approval_gate import DecisionRefused
 from workflows.carry import CARRY_MAX_BYTES
 from workflows.failures import BUGS, RunFailed, run_failure
 from workflows.history import check_room
+from workflows.model_calls import ModelCalls
 from workflows.opening import check_options, first_call, opening_messages, read_input, refuse_cron
+from workflows.reviews import reviewed
 from workflows.run_state import RunState
 from workflows.tool_round import ToolRound
 
@@ -30,9 +32,7 @@ from workflows.tool_round import ToolRound
 # the converter cannot decode would fail the workflow task again and again.
 NO_PAYLOAD = RawValue(Payload())
 
-EMPTY_REPLIES_IN_A_ROW = 3
 UNKNOWN_TOOLS_IN_A_RUN = 3
-EMPTY_REPLY_HINT = "Your last reply was empty. Answer in words, or call one of the tools."
 
 
 @workflow.defn(name="AgentRun", failure_exception_types=BUGS)
@@ -77,18 +77,20 @@ class AgentRun:
             messages = opening_messages(run_input)
             state.context = run_input.context
             state.journal.record("run_started", agent=run_input.agent, tenant_id=run_input.context.tenant_id)
-            agent = await self._load_agent(run_input.agent)
-            check_options(run_input, agent)
-            state.load(agent, run_input.options)
+            loaded = await self._load_agent(run_input)
+            check_options(run_input, loaded)
+            state.hooks, state.search_attributes = loaded.hooks, loaded.search_attributes
+            state.load(loaded.spec, run_input.options)
             state.next_call = first_call(messages)
             for message in messages:
                 state.transcript.append(message)
         state.status = "running"
 
-    async def _load_agent(self, name: str) -> AgentSpec:
+    async def _load_agent(self, run_input: AgentRunInput) -> LoadedAgent:
+        request = LoadAgentRequest(agent=run_input.agent, output_schema=run_input.options.output_schema)
         try:
             return await workflow.execute_activity_method(
-                AgentActivities.load_agent, LoadAgentRequest(agent=name), **activity_options.LOAD_AGENT
+                AgentActivities.load_agent, request, **activity_options.LOAD_AGENT
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -104,37 +106,7 @@ class AgentRun:
             await workflow.wait_condition(workflow.all_handlers_finished)
             self._continue_as_new()
         check_room()
-        return await self._ask_model()
-
-    async def _ask_model(self) -> ModelReply:
-        """The model's next usable reply: words, calls, or both. Empty ones are asked again, within a bound."""
-        for _ in range(EMPTY_REPLIES_IN_A_ROW):
-            reply = await self._call_model()
-            if reply.calls or reply.text.strip():
-                return reply
-            self._state.transcript.append(Message(role="user", text=EMPTY_REPLY_HINT))
-        raise RunFailed("ModelBehaviour", f"the model gave {EMPTY_REPLIES_IN_A_ROW} empty replies in a row")
-
-    async def _call_model(self) -> ModelReply:
-        state = self._state
-        state.journal.record("model_started", messages=len(state.transcript.messages))
-        request = ModelRequest(
-            agent_digest=state.agent_digest, transcript=state.transcript.ref(), next_call=state.next_call
-        )
-        try:
-            reply = await workflow.execute_activity_method(
-                ModelActivities.call_model, request, **activity_options.model(state.limits.rounds + 1)
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            failed = run_failure(error, otherwise="ModelUnavailable")
-            state.journal.record("model_failed", error=failed.type, message=failed.message)
-            raise failed from None
-        state.usage += reply.usage
-        state.next_call += len(reply.calls)
-        state.journal.record("model_completed", calls=len(reply.calls), finish_reason=reply.finish_reason)
-        return reply
+        return await reviewed(await ModelCalls(self._state).next_reply(), self._state)
 
     async def _run_tools(self, reply: ModelReply) -> None:
         """One round. Whatever ends it, every call of the reply has exactly one answer in the transcript afterwards."""
@@ -160,7 +132,7 @@ class AgentRun:
         calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
         state.open_reply = reply
         state.text = reply.text or state.text
-        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls))
+        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls, opaque=reply.opaque))
         state.limits.open_round(len(reply.calls))
 
     def _close_round(self, tool_round: ToolRound) -> None:
@@ -193,8 +165,8 @@ class AgentRun:
 
     async def _complete(self, reply: ModelReply) -> AgentRunResult:
         state = self._state
-        state.transcript.append(Message(role="assistant", text=reply.text))
-        state.text, state.finish_reason = reply.text, reply.finish_reason
+        state.transcript.append(Message(role="assistant", text=reply.text, opaque=reply.opaque))
+        state.text, state.output, state.finish_reason = reply.text, reply.output, reply.finish_reason
         state.status = "completed"
         state.journal.record("run_completed", rounds=state.limits.rounds)
         await workflow.wait_condition(workflow.all_handlers_finished)

@@ -8,7 +8,9 @@ from contracts.agents import AgentSpec
 from contracts.approvals import ApprovalRequest, RecordedDecision
 from contracts.context import ExecutionContext
 from contracts.events import Event
+from contracts.hooks import HookName
 from contracts.messages import Message, Usage
+from contracts.models import Cost
 from contracts.records import Record
 from contracts.runs import EffectRecord, RunOptions, ToolResultRecord
 
@@ -33,6 +35,11 @@ class Carry(Record):
     next_call: int
     unknown_tools: int
     usage: Usage
+    cost: Cost = Cost()
+    fallbacks: int = 0
+    model_calls: int = 0
+    hooks: tuple[HookName, ...] = ()
+    search_attributes: tuple[str, ...] = ()
     effects: tuple[EffectRecord, ...]
     tool_results: tuple[ToolResultRecord, ...]
     tool_results_omitted: int

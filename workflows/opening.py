@@ -66,8 +66,16 @@ def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
     problems: tuple[str | None, ...] = (
         widening("max_rounds", options.max_rounds, agent.max_rounds),
         widening("max_tool_calls", options.max_tool_calls, agent.max_tool_calls),
+        widening("max_total_tokens", options.max_total_tokens, agent.max_total_tokens),
+        widening("max_cost_usd", options.max_cost_usd, agent.max_cost_usd),
         widening("approval_expires_seconds", options.approval_expires_seconds, agent.approval_expires_seconds),
     )
+    if options.max_cost_usd is not None or agent.max_cost_usd is not None:
+        problems += tuple(
+            f"max_cost_usd cannot be kept: no price is known of {model}; add it to the agent's prices"
+            for model in (agent.model, *agent.fallback_models)
+            if model not in agent.prices
+        )
     output = options.tool_output
     if output is not None:
         problems += (

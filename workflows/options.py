@@ -33,6 +33,14 @@ def model(number: int) -> ActivityConfig:
     )
 
 
+# What a hook asks, a policy service say, may be away for a while: nothing is paid again for asking again.
+REVIEW = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=2),
+    retry_policy=RetryPolicy(
+        initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=10
+    ),
+)
+
 # The activity gives up by itself at the contract's timeout; the server only has to catch one that cannot.
 TOOL_GRACE = timedelta(seconds=5)
 

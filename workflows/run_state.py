@@ -1,11 +1,14 @@
 """All that one run knows, what it shows of it, and what it takes along when it continues as new."""
 
+from pydantic import JsonValue
 from temporalio import workflow
 
 from contracts.activities import ModelReply
 from contracts.agents import AgentSpec
 from contracts.context import ExecutionContext
+from contracts.hooks import HookName
 from contracts.messages import Message, Usage
+from contracts.models import Cost
 from contracts.projection import audit, model_text
 from contracts.runs import (
     AgentRunInput,
@@ -16,13 +19,14 @@ from contracts.runs import (
     RunStatus,
     ToolResultRecord,
 )
-from contracts.text import cut
+from contracts.text import cut, json_size
 from workflows.approval_gate import ApprovalGate
 from workflows.carry import CARRY_RAW_MAX_BYTES, Carry
 from workflows.effects import EffectLedger
 from workflows.failures import RunFailed
 from workflows.journal import Journal
 from workflows.limits import Limits
+from workflows.spending import Spending
 from workflows.tool_results import MOST_RECORDS, ToolResults
 from workflows.tool_round import Answer
 from workflows.transcript import Transcript
@@ -45,18 +49,23 @@ class RunState:
         self.approvals = ApprovalGate(self.journal)
         self.effects = EffectLedger(self.journal)
         self.results = ToolResults()
-        self.usage = Usage()
         self.next_call = 1
         self.unknown_tools = 0
+        # How many models have been asked to take another's place, and how often a model was asked.
+        self.fallbacks = 0
+        self.model_calls = 0
+        self.hooks: tuple[HookName, ...] = ()
+        self.search_attributes: tuple[str, ...] = ()
         self.agent_digest = ""
         self.text = ""
+        self.output: JsonValue = None
         self.finish_reason: str | None = None
         self.error: RunError | None = None
         self.previous_run_id: str | None = None
         # The reply whose round is not closed yet.
         self.open_reply: ModelReply | None = None
         self.too_large_to_carry = False
-        self._loaded: tuple[AgentSpec, Limits] | None = None
+        self._loaded: tuple[AgentSpec, Limits, Spending] | None = None
 
     @property
     def agent(self) -> AgentSpec:
@@ -69,15 +78,33 @@ class RunState:
         return self._require_loaded()[1]
 
     @property
+    def spending(self) -> Spending:
+        """What the models have cost, and what is left of the budgets."""
+        return self._require_loaded()[2]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The agent's models: the first is asked while it is there."""
+        return (self.agent.model, *self.agent.fallback_models)
+
+    @property
+    def model(self) -> str:
+        """The model that is asked next."""
+        return self.models[self.fallbacks]
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the agent is known yet."""
         return self._loaded is not None
 
-    def load(self, agent: AgentSpec, options: RunOptions, rounds: int = 0, tool_calls: int = 0) -> None:
+    def load(self, agent: AgentSpec, options: RunOptions) -> None:
         """Fix what this run may do, for good."""
+        self._load(agent, Limits(agent, options), Spending(agent, options, Usage(), Cost()), options)
+
+    def _load(self, agent: AgentSpec, limits: Limits, spending: Spending, options: RunOptions) -> None:
         self.options = options
         self.agent_digest = agent.digest
-        self._loaded = (agent, Limits(agent, options, rounds, tool_calls))
+        self._loaded = (agent, limits, spending)
 
     def answer(self, answer: Answer) -> None:
         """Add an answer to the transcript, as the model reads it, and to the results."""
@@ -113,8 +140,10 @@ class RunState:
             round=self.limits.rounds if self.is_loaded else 0,
             agent=self.agent.name if self.is_loaded else None,
             pending_approvals=self.approvals.pending,
-            usage=self.usage,
-            limits=self.limits.uses() if self.is_loaded else {},
+            usage=self.spending.usage if self.is_loaded else Usage(),
+            cost=self.spending.cost if self.is_loaded else Cost(),
+            model=self.model if self.is_loaded else None,
+            limits={**self.limits.uses(), **self.spending.uses()} if self.is_loaded else {},
             effects=self.effects.records[-SHOWN_EFFECTS:],
             last_sequence=self.journal.sequence,
             error=self.error,
@@ -138,11 +167,13 @@ class RunState:
             run_id=info.run_id,
             status=self.status,
             text=cut(self.text, texts_max_bytes),
+            output=self.output if json_size(self.output) <= texts_max_bytes else None,
             finish_reason=self.finish_reason,
             rounds=self.limits.rounds if self.is_loaded else 0,
             tool_results=records,
             tool_results_omitted=self.results.omitted + len(self.results.records) - len(records),
-            usage=self.usage,
+            usage=self.spending.usage if self.is_loaded else Usage(),
+            cost=self.spending.cost if self.is_loaded else Cost(),
             effects=self.effects.records[-SHOWN_EFFECTS:],
             last_sequence=self.journal.sequence,
             error=self.error,
@@ -167,7 +198,12 @@ class RunState:
             tool_calls=self.limits.tool_calls,
             next_call=self.next_call,
             unknown_tools=self.unknown_tools,
-            usage=self.usage,
+            usage=self.spending.usage,
+            cost=self.spending.cost,
+            fallbacks=self.fallbacks,
+            model_calls=self.model_calls,
+            hooks=self.hooks,
+            search_attributes=self.search_attributes,
             effects=self.effects.records,
             tool_results=self.results.records,
             tool_results_omitted=self.results.omitted,
@@ -187,16 +223,20 @@ class RunState:
         self.transcript = Transcript(carry.transcript)
         self.effects = EffectLedger(self.journal, carry.effects)
         self.results = ToolResults(carry.tool_results, carry.tool_results_omitted)
-        self.usage = carry.usage
+        self.fallbacks = carry.fallbacks
+        self.model_calls = carry.model_calls
+        self.hooks = carry.hooks
+        self.search_attributes = carry.search_attributes
         self.next_call = carry.next_call
         self.unknown_tools = carry.unknown_tools
         self.previous_run_id = carry.previous_run_id
         self.open_reply = carry.open_reply
         self.approvals.resume(carry.pending_approvals, carry.decisions)
-        self.load(carry.agent, carry.options, carry.rounds, carry.tool_calls)
+        limits = Limits(carry.agent, carry.options, carry.rounds, carry.tool_calls)
+        self._load(carry.agent, limits, Spending(carry.agent, carry.options, carry.usage, carry.cost), carry.options)
         self.journal.record("continued_as_new", previous_run_id=carry.previous_run_id)
 
-    def _require_loaded(self) -> tuple[AgentSpec, Limits]:
+    def _require_loaded(self) -> tuple[AgentSpec, Limits, Spending]:
         if self._loaded is None:
             raise LookupError("this run has no agent: it is not loaded yet, or the run ended before")
         return self._loaded

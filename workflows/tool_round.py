@@ -1,7 +1,7 @@
 """One round: the calls of one model reply. Consent comes first, then execution; every call gets one answer."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -14,7 +14,7 @@ from contracts.approvals import ApprovalRequest, RecordedDecision, action_digest
 from contracts.context import ExecutionContext
 from contracts.idempotency import approval_id, idempotency_key
 from contracts.messages import InvalidToolCall, ProposedCall, ToolCall
-from contracts.outcomes import ToolErrorInfo, ToolOutcome, failure
+from contracts.outcomes import ErrorCategory, ToolErrorInfo, ToolOutcome, failure
 from contracts.pointers import NotThere, at, scalar_text
 from contracts.runs import RunOptions
 from contracts.tools import ToolContract, ToolInvocation
@@ -27,6 +27,9 @@ from workflows.journal import Journal
 
 # Calls that run side by side: the server allows 2,000 pending activities, and their results share one history.
 MOST_IN_FLIGHT = 32
+
+# What the model reads of a call that was turned away before it could run; all others were not understood.
+_CATEGORY: Mapping[str, ErrorCategory] = {"unknown_tool": "not_found", "denied": "permission_denied"}
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class ToolRound:
                     issues=issues,
                     raw=call.raw,
                 )
-            told = failure("not_found" if call.reason == "unknown_tool" else "invalid_input", issues, code=call.reason)
+            told = failure(_CATEGORY.get(call.reason, "invalid_input"), issues, code=call.reason)
             told = told.model_copy(update={"metadata": {"schema_issues": [issue.as_json() for issue in call.issues]}})
             self._answers[call.call_id] = Answer(call, told)
             return None

@@ -53,9 +53,14 @@ _STATUS_OF_NAME = {
     "model_not_found": 404,
     "insufficient_quota": 429,
     "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
     "invalid_request_error": 400,
     "invalid_prompt": 400,
+    "billing_error": 402,
     "request_too_large": 413,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
 }
 
 

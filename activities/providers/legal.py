@@ -66,24 +66,24 @@ def legal(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 def parts(message: Message) -> Iterator[Part]:
-    """An assistant turn in the order in which it was given. Blank pieces of text are left out: no API takes them."""
-    if not message.opaque:
-        if message.text.strip():
-            yield TextPart(message.text)
-        yield from (CallPart(call) for call in message.tool_calls)
-        return
+    """An assistant turn in the order in which it was given: all of its text, and each of its calls once, whatever
+    `opaque` says. Blank pieces of text are left out: no API takes them."""
     written = 0
+    calls = dict(enumerate(message.tool_calls))
     for entry in message.opaque:
         match entry:
             case {"text": int(length)}:
-                piece = message.text[written : written + length]
-                written += length
+                piece = message.text[written : written + max(0, length)]
+                written += len(piece)
                 if piece.strip():
                     yield TextPart(piece)
-            case {"call": int(index)} if 0 <= index < len(message.tool_calls):
-                yield CallPart(message.tool_calls[index])
+            case {"call": int(index)} if index in calls:
+                yield CallPart(calls.pop(index))
             case {"block": dict(block)}:
                 yield BlockPart(block)
+    if message.text[written:].strip():
+        yield TextPart(message.text[written:])
+    yield from (CallPart(call) for call in calls.values())
 
 
 def wire_ids(messages: Sequence[Message], legal_id: str = r"\S+", max_length: int = 1_000) -> dict[str, str]:
@@ -96,6 +96,9 @@ def wire_ids(messages: Sequence[Message], legal_id: str = r"\S+", max_length: in
         wanted = call.provider_call_id or ""
         if wanted in used or len(wanted) > max_length or not re.fullmatch(legal_id, wanted):
             wanted = call.call_id
+        # In messages that a run was given, ours may be anything.
+        if len(wanted) > max_length or not re.fullmatch(legal_id, wanted):
+            wanted = _NOT_IN_A_NAME.sub("_", wanted)[:64] or "call"
         while wanted in used:
             wanted += "_"
         used.add(wanted)

@@ -7,8 +7,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pydantic import ConfigDict, Field, JsonValue
+from temporalio import activity
 
-from activities.providers.interface import Completion, CompletionRequest, ModelFailure, Publish, RawToolCall, to_nobody
+from activities.providers.interface import (
+    Completion,
+    CompletionRequest,
+    Delta,
+    ModelErrorType,
+    ModelFailure,
+    Publish,
+    RawToolCall,
+    to_nobody,
+)
 from contracts.messages import Usage
 from contracts.records import MalformedPayload, Record
 from contracts.text import encodable, legal_json
@@ -29,8 +39,23 @@ class ScriptedCall(Record):
     arguments: dict[str, JsonValue] | str = {}
 
 
+class ScriptedFailure(Record):
+    """An attempt that fails. See `ModelFailure` for what the fields mean."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: ModelErrorType = "ModelUnavailable"
+    message: str = "the script says so"
+    retryable: bool = True
+    retry_after: float | None = Field(default=None, ge=0)
+    usage: ScriptedUsage | None = None
+
+
 class PlainReply(Record):
-    """What the model says. See `Completion` for what the fields mean."""
+    """What the model says. See `Completion` for what the fields mean; `usage` null is a model that does not count.
+
+    Before it says that, the first attempts of the call end with `failures`, one each.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,7 +63,10 @@ class PlainReply(Record):
     calls: tuple[ScriptedCall, ...] = ()
     finish_reason: str | None = None
     truncated: bool = False
-    usage: ScriptedUsage = ScriptedUsage()
+    paused: bool = False
+    opaque: tuple[JsonValue, ...] = ()
+    usage: ScriptedUsage | None = ScriptedUsage()
+    failures: tuple[ScriptedFailure, ...] = ()
 
 
 class Reply(PlainReply):
@@ -77,7 +105,14 @@ class Scripted:
             raise ModelFailure("ModelBehaviour", f"{had}, and the transcript asks for number {index + 1}")
         reply = script.replies[index]
         failed = next((not message.ok for message in reversed(request.messages) if message.role == "tool"), False)
-        return _completion(reply.after_failure if failed and reply.after_failure else reply)
+        played = reply.after_failure if failed and reply.after_failure else reply
+        attempt = activity.info().attempt if activity.in_activity() else 1
+        for failure in played.failures[attempt - 1 : attempt]:
+            raise _failure(failure)
+        completion = _completion(played)
+        if completion.text:
+            await publish(Delta("text", completion.text))
+        return completion
 
     def script(self, name: str) -> Script:
         """The script of this name. Raises `ModelFailure` `ModelBadRequest` as `complete` does."""
@@ -103,13 +138,25 @@ def load_script(path: Path) -> Script:
         raise ModelFailure("ModelBadRequest", f"script {path}: {error}") from None
 
 
+def _failure(failure: ScriptedFailure) -> ModelFailure:
+    return ModelFailure(
+        failure.type,
+        failure.message,
+        retryable=failure.retryable,
+        retry_after=failure.retry_after,
+        usage=None if failure.usage is None else Usage.model_validate(failure.usage.model_dump()),
+    )
+
+
 def _completion(reply: PlainReply) -> Completion:
     return Completion(
         text=encodable(reply.text),
         calls=tuple(RawToolCall(call.tool, _argument_text(call.arguments)) for call in reply.calls),
         finish_reason=reply.finish_reason,
         truncated=reply.truncated,
-        usage=Usage.model_validate(reply.usage.model_dump()),
+        paused=reply.paused,
+        opaque=reply.opaque,
+        usage=None if reply.usage is None else Usage.model_validate(reply.usage.model_dump()),
     )
 
 

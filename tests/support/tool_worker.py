@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from google.protobuf.message import Message
@@ -79,7 +79,8 @@ def texts_in(message: Message) -> Iterator[str]:
     if isinstance(message, Payload):
         yield message.data.decode(errors="replace")
         if message.metadata.get("encoding") == b"json/plain":
-            yield from _texts_in_json(json.loads(message.data))
+            with suppress(ValueError):  # Tests send broken JSON too.
+                yield from _texts_in_json(json.loads(message.data))
         return
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
