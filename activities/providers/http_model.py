@@ -15,6 +15,7 @@ from activities.providers.failures import Endpoint
 from activities.providers.interface import Completion, CompletionRequest, Delta, ModelFailure, Publish, to_nobody
 from activities.providers.legal import compact_json
 from activities.providers.readings import decoded
+from activities.providers.request_headers import checked_header
 from activities.providers.secrecy import Secret, SecretStream, checked_key, without_secret
 
 REPLY_MAX_BYTES = 16 * 1_048_576
@@ -49,9 +50,10 @@ class HttpModel:
         self._http = http
         self._dialect = dialect
         self._endpoint = Endpoint(endpoint(base_url, dialect.path), key_name)
-        key = None if api_key is None else checked_key(api_key, key_name)
-        self._secret = Secret(key or "", *headers.values())
-        self._headers = {**dialect.headers(key or ""), **headers, "content-type": "application/json"}
+        key = "" if api_key is None else checked_key(api_key, key_name)
+        added = dict(checked_header(name, value) for name, value in headers.items())
+        self._secret = Secret(key, *added.values())
+        self._headers = {**dialect.headers(key), **added, "content-type": "application/json"}
         self._streaming = streaming
 
     async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
