@@ -15,7 +15,8 @@ from activities.visible import visible
 from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.serving import agent_worker, import_apps, model_providers, serve_until_stopped
+from runtime.model_providers import model_providers
+from runtime.serving import agent_worker, import_apps, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
 
 

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from activities.providers import failures
 from activities.providers.chat_pieces import REASONING_FIELDS, Calls, Content, Details, whole
-from activities.providers.chat_replies import usage_told
+from activities.providers.chat_usage import usage_told
 from activities.providers.dialect import ReplyStream
 from activities.providers.failures import Endpoint, ReportedError
 from activities.providers.interface import Delta, ModelFailure
