@@ -37,10 +37,11 @@ class ChatCompletions(Dialect):
         return {"authorization": f"Bearer {key}"} if key else {}
 
     def body(self, request: CompletionRequest, stream: bool) -> dict[str, JsonValue]:
-        messages: list[JsonValue] = [{"role": "system", "content": instructed(request)}]
+        system = instructed(request)
+        messages = list(_wire_messages(legal(request.messages), self._rules))
         body: dict[str, JsonValue] = {
             "model": request.model,
-            "messages": messages + list(_wire_messages(legal(request.messages), self._rules)),
+            "messages": [{"role": "system", "content": system}, *messages] if system.strip() else messages,
             "stream": stream,
         }
         if stream and self._rules.usage_on_request:
