@@ -127,8 +127,9 @@ def _assistant(message: Message, ids: Mapping[str, str], with_tools: bool) -> di
                 calls[call.call_id] = _wire_call(call, ids)
             case BlockPart({"content": dict(block)}):
                 content.append(block)
-            case BlockPart({"call": int(index), "fields": dict(more)}) if 0 <= index < len(calls):
-                list(calls.values())[index].update(more)
+            case BlockPart({"call": int(index), "fields": dict(more)}):
+                for wire_call in list(calls.values())[max(index, 0) : index + 1]:
+                    wire_call.update(more)
             case BlockPart({"fields": dict(more)}):
                 fields |= sent_fields(more, with_tools)
     # Some servers refuse empty text next to calls, none refuses null.
