@@ -15,6 +15,7 @@ from activities.providers.interface import Completion, CompletionRequest, ModelF
 from activities.runs import HeldRuns
 from contracts.activities import ModelActivities, ModelReply, ModelRequest
 from contracts.agents import AgentSpec
+from contracts.messages import Usage
 from contracts.text import encodable
 
 # A reply enters history once: well below the 2 MiB that Temporal takes in one payload.
@@ -51,7 +52,9 @@ class ModelCalls(ModelActivities):
             reason = f"this worker has no model provider {provider_name!r}, which agent {agent.name} needs"
             raise ApplicationError(reason, type="ModelUnavailable")
         try:
-            completion = await provider.complete(CompletionRequest(model, agent.instructions, messages, agent.tools))
+            completion = await provider.complete(
+                CompletionRequest(model, agent.instructions, messages, agent.tools, agent.settings)
+            )
             _check_size(_raw_size(completion))
             # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.
             return await asyncio.to_thread(_reply, completion, agent, request.next_call)
@@ -80,7 +83,7 @@ def _reply(completion: Completion, agent: AgentSpec, next_call: int) -> ModelRep
         ),
         finish_reason=completion.finish_reason,
         truncated=completion.truncated,
-        usage=completion.usage,
+        usage=completion.usage or Usage(),
     )
     _check_size(len(reply.model_dump_json().encode()))
     return reply
