@@ -37,10 +37,11 @@ class ChatCompletions(Dialect):
         return {"authorization": f"Bearer {key}"} if key else {}
 
     def body(self, request: CompletionRequest, stream: bool) -> dict[str, JsonValue]:
-        messages: list[JsonValue] = [{"role": "system", "content": instructed(request)}]
+        system = instructed(request)
+        messages = list(_wire_messages(legal(request.messages), self._rules))
         body: dict[str, JsonValue] = {
             "model": request.model,
-            "messages": messages + list(_wire_messages(legal(request.messages), self._rules)),
+            "messages": [{"role": "system", "content": system}, *messages] if system.strip() else messages,
             "stream": stream,
         }
         if stream and self._rules.usage_on_request:
@@ -126,8 +127,9 @@ def _assistant(message: Message, ids: Mapping[str, str], with_tools: bool) -> di
                 calls[call.call_id] = _wire_call(call, ids)
             case BlockPart({"content": dict(block)}):
                 content.append(block)
-            case BlockPart({"call": int(index), "fields": dict(more)}) if 0 <= index < len(calls):
-                list(calls.values())[index].update(more)
+            case BlockPart({"call": int(index), "fields": dict(more)}):
+                for wire_call in list(calls.values())[max(index, 0) : index + 1]:
+                    wire_call.update(more)
             case BlockPart({"fields": dict(more)}):
                 fields |= sent_fields(more, with_tools)
     # Some servers refuse empty text next to calls, none refuses null.

@@ -35,7 +35,7 @@ def fits_strict_mode(schema: dict[str, JsonValue]) -> bool:
 def _strict(schema: JsonValue, levels: int) -> bool:
     if not isinstance(schema, dict) or levels < 0 or not schema.keys() <= _STRICT_KEYWORDS:
         return False
-    if schema.get("format", "date") not in _STRICT_FORMATS:
+    if "format" in schema and str(schema["format"]) not in _STRICT_FORMATS:
         return False
     properties = schema.get("properties", {})
     types = schema.get("type")
@@ -47,7 +47,7 @@ def _strict(schema: JsonValue, levels: int) -> bool:
         )
         if not (closed and complete):
             return False
-    inner = [schema[name] for name in ("items",) if name in schema]
+    inner = [schema["items"]] if "items" in schema else []
     for name in ("properties", "$defs", "definitions"):
         named = schema.get(name)
         inner += named.values() if isinstance(named, dict) else []

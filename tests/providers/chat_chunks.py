@@ -19,7 +19,8 @@ def call_piece(
     index: int | None = None, id: str | None = None, name: str | None = None, arguments: JsonValue = None
 ) -> JsonValue:
     """A delta with a piece of one call; what is None is not in it."""
-    function = {key: value for key, value in {"name": name, "arguments": arguments}.items() if value is not None}
+    told: dict[str, JsonValue] = {"name": name, "arguments": arguments}
+    function: JsonValue = {key: value for key, value in told.items() if value is not None}
     piece: dict[str, JsonValue] = {"index": index, "id": id, "function": function}
     return {"tool_calls": [{key: value for key, value in piece.items() if value is not None}]}
 
