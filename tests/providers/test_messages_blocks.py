@@ -120,6 +120,7 @@ async def test_a_cited_text_is_counted_once_and_goes_back_with_its_citations() -
         {"text": 8},
         {"text": 1},
     ]
+    assert {"block": {"type": "text", "citations": CITED}} in completion.opaque
     message = recorded(completion)
     assert back(message, USER) == content
     # Any other model reads the text, and nothing of the rest.

@@ -54,6 +54,12 @@ async def test_an_error_is_the_same_with_a_status_in_a_200_and_in_a_stream(
         assert "m" in str(failure)
 
 
+async def test_a_402_is_a_bill_to_pay_whatever_it_says() -> None:
+    failure = await failed(Response.of({"detail": "Pay first."}, 402))
+    assert (failure.type, failure.retryable) == ("ModelUnavailable", False)
+    assert "no quota left for ANTHROPIC_API_KEY" in str(failure)
+
+
 @pytest.mark.parametrize(
     ("message", "type", "named"),
     [
