@@ -23,8 +23,8 @@ API_VERSION = "2023-06-01"
 MAX_TOKENS = 8_192
 MAX_TOKENS_THINKING = 32_000
 
-# Tokens to think with, by the word for the effort, where the API wants a number; and the least that it takes.
-THINKING_BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max": 24_576}
+# At most so many tokens to think with, by the word for the effort, where the API wants a number; the least it takes.
+THINKING_BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_000, "xhigh": 24_000, "max": 32_000}
 THINKING_MIN = 1_024
 
 _CACHED: JsonValue = {"type": "ephemeral"}

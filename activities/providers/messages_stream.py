@@ -49,7 +49,7 @@ class MessagesStream(ReplyStream):
         fields = decoded(data, self._endpoint)
         kind = as_text(fields.get("type")) or event
         error = failures.error_in(fields)
-        if kind == "error" or error:
+        if error or "error" in (event, kind):
             # Some gateways leave out the level that names the error.
             said = error or failures.error_in({"error": fields}) or failures.ReportedError(data)
             raise failures.from_error(said, self._endpoint)

@@ -90,12 +90,16 @@ def _check_fields(request: dict[str, JsonValue]) -> None:
 
 
 def _check_closed(schema: JsonValue) -> None:
-    if isinstance(schema, dict):
-        if schema.get("type") == "object":
-            _demand(schema.get("additionalProperties") is False, "an object of the schema is not closed")
-        _demand("minimum" not in schema and "maxLength" not in schema, "the schema has a bound")
-    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    for part in inner:
+    """Objects of a schema for the answer are closed, and nothing in it has a bound."""
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "object":
+        _demand(schema.get("additionalProperties") is False, "an object of the schema is not closed")
+    bounds = set(schema) & {"minimum", "maximum", "minLength", "maxLength", "maxItems", "multipleOf"}
+    _demand(not bounds and schema.get("minItems", 0) in (0, 1), f"the schema has bounds: {sorted(bounds)}")
+    named = (_object(schema.get(keyword, {})).values() for keyword in ("properties", "$defs"))
+    listed = (_list(schema.get(keyword, [])) for keyword in ("anyOf", "allOf"))
+    for part in (*(part for parts in (*named, *listed) for part in parts), schema.get("items")):
         _check_closed(part)
 
 
