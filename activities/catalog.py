@@ -1,5 +1,6 @@
 """The agents and tools a worker has, and `load_agent`, which freezes one of them into a run."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
@@ -21,6 +22,8 @@ N = TypeVar("N", AgentSpec, Tool)
 
 # An agent enters each run's history once and is asked for by query: well below the 2 MiB of one payload.
 AGENT_MAX_BYTES = 1_048_576
+# The provider whole, and as much of the name as the models of a counter share.
+_MODELS = re.compile(r"[a-z0-9_]+:(\S.*)?")
 
 
 class CatalogError(ValueError):
@@ -36,9 +39,10 @@ class Catalog:
         tools: Iterable[Tool] = (),
         providers: Iterable[ToolProvider] = (),
         hooks: Iterable[Hooks] = (),
+        counters: Iterable[TokenCounter] = (),
     ) -> None:
         """Raises `CatalogError` on a name that is taken, a contract that nobody fulfils or that its tool cannot keep,
-        or a schema that is refused."""
+        a schema that is refused, or a token counter that is for no models or for those of another."""
         self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
         self.providers = tuple(dict.fromkeys(providers))
         for provider in self.providers:
@@ -49,7 +53,7 @@ class Catalog:
         for tool in self.tools.values():
             if promise := tool.broken_promise():
                 raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
-        self.counters: tuple[TokenCounter, ...] = ()
+        self.counters = _one_for_each_models(counters)
         self.hooks = _hooks_by_agent(hooks, self.agents)
         for agent in self.agents.values():
             try:
@@ -89,6 +93,7 @@ class Catalog:
             [value for value in values if isinstance(value, Tool)],
             [value for value in values if isinstance(value, ToolProvider)],
             [value for value in values if isinstance(value, Hooks)],
+            [value for value in values if isinstance(value, TokenCounter)],
         )
 
     @property
@@ -143,6 +148,23 @@ def _hooks_by_agent(hooks: Iterable[Hooks], agents: Mapping[str, AgentSpec]) -> 
         if named.setdefault(each.agent, each) is not each:
             raise CatalogError(f"agent {each.agent!r} has two Hooks: put both functions into one")
     return named
+
+
+def _one_for_each_models(counters: Iterable[TokenCounter]) -> tuple[TokenCounter, ...]:
+    """One counter for a beginning of models' names. The same object may come twice, as an import does."""
+    by_models: dict[str, TokenCounter] = {}
+    for counter in counters:
+        if not isinstance(counter.models, str) or not _MODELS.fullmatch(counter.models):
+            raise CatalogError(
+                f"token counter {counter.source}: models is {counter.models!r}, but no model's name begins so: write "
+                "the provider, a colon, and as much of the name as its models share"
+            )
+        if not callable(counter.count):
+            raise CatalogError(f"token counter for models {counter.models!r}: count is no function")
+        if (other := by_models.setdefault(counter.models, counter)) is not counter:
+            sources = f"{other.source} and {counter.source}"
+            raise CatalogError(f"two token counters are for models {counter.models!r}: {sources}; remove one of them")
+    return tuple(by_models.values())
 
 
 def _tools_of(agents: Iterable[AgentSpec]) -> Iterable[Tool]:

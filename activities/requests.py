@@ -9,8 +9,8 @@ from temporalio.exceptions import ApplicationError
 from activities.hooks import Hooks, called
 from activities.providers.interface import CompletionRequest
 from activities.providers.legal import legal
-from activities.token_counts import Count, TokenCounter, counter_for
-from activities.window import CountFailed, Fitted, WindowExceeded, fit
+from activities.token_counts import Count, CountFailed, TokenCounter, counter_for
+from activities.window import Fitted, WindowExceeded, fit
 from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Message, Usage
