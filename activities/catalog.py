@@ -9,6 +9,7 @@ from pydantic import JsonValue, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.delta_sinks import DeltaSink
 from activities.hooks import Hooks
 from activities.schemas import SchemaRefused, check_schema
 from activities.token_counts import TokenCounter
@@ -31,7 +32,8 @@ class CatalogError(ValueError):
 
 
 class Catalog:
-    """Agents by name, the tools that fulfil their contracts by name, and the providers that those tools come from."""
+    """Agents by name, the tools that fulfil their contracts by name, the providers that those tools come from, and the
+    sink for deltas, if there is one."""
 
     def __init__(
         self,
@@ -40,9 +42,10 @@ class Catalog:
         providers: Iterable[ToolProvider] = (),
         hooks: Iterable[Hooks] = (),
         counters: Iterable[TokenCounter] = (),
+        sinks: Iterable[DeltaSink] = (),
     ) -> None:
         """Raises `CatalogError` on a name that is taken, a contract that nobody fulfils or that its tool cannot keep,
-        a schema that is refused, or a token counter that is for no models or for those of another."""
+        a schema that is refused, a token counter that is for no models or for those of another, or a second sink."""
         self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
         self.providers = tuple(dict.fromkeys(providers))
         for provider in self.providers:
@@ -55,6 +58,7 @@ class Catalog:
                 raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
         self.counters = _one_for_each_models(counters)
         self.hooks = _hooks_by_agent(hooks, self.agents)
+        self.sink = _only_sink(sinks)
         for agent in self.agents.values():
             try:
                 # A contract changed by `model_copy` has never been checked, and no run could read it.
@@ -94,6 +98,7 @@ class Catalog:
             [value for value in values if isinstance(value, ToolProvider)],
             [value for value in values if isinstance(value, Hooks)],
             [value for value in values if isinstance(value, TokenCounter)],
+            [value for value in values if isinstance(value, DeltaSink)],
         )
 
     @property
@@ -165,6 +170,15 @@ def _one_for_each_models(counters: Iterable[TokenCounter]) -> tuple[TokenCounter
             sources = f"{other.source} and {counter.source}"
             raise CatalogError(f"two token counters are for models {counter.models!r}: {sources}; remove one of them")
     return tuple(by_models.values())
+
+
+def _only_sink(sinks: Iterable[DeltaSink]) -> DeltaSink | None:
+    """The same object may come twice, as an import does."""
+    found = tuple(dict.fromkeys(sinks))
+    if len(found) > 1:
+        kinds = " and ".join(type(sink).__name__ for sink in found)
+        raise CatalogError(f"{len(found)} sinks for deltas, {kinds}: a worker has at most one")
+    return found[0] if found else None
 
 
 def _tools_of(agents: Iterable[AgentSpec]) -> Iterable[Tool]:

@@ -11,9 +11,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.answers import check_answer
 from activities.arguments import propose
+from activities.delta_sinks import DeltaSink, Dropped
+from activities.deltas import DeltaPublisher
 from activities.heartbeats import beating
 from activities.keywords import Budget
-from activities.providers.interface import Completion, ModelFailure, ModelProvider
+from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
 from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, ModelRequest
@@ -33,26 +35,36 @@ log = logging.getLogger("steadyhand.model")
 class ModelCalls(ModelActivities):
     """Calls the models that the runs' frozen agents name, through the worker's providers."""
 
-    def __init__(self, providers: Mapping[str, ModelProvider], runs: HeldRuns, requests: Requests) -> None:
+    def __init__(
+        self,
+        providers: Mapping[str, ModelProvider],
+        runs: HeldRuns,
+        requests: Requests,
+        sink: DeltaSink | None = None,
+    ) -> None:
         self._providers = providers
         self._runs = runs
         self._requests = requests
+        self._sink = sink or Dropped()
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """One request; failures leave classified, and with the delay that the provider asked for."""
         attempt = _Attempt(request)
-        try:
-            # Each beat says what the attempts so far were billed: the next attempt goes on counting from there.
-            async with beating(attempt.details):
-                return await self._call(attempt)
-        except ModelFailure as failure:
-            attempt.bill(failure.usage)
-            raise attempt.failed(failure) from None
-        except ApplicationError as error:
-            raise attempt.with_bill(error) from None
+        async with DeltaPublisher(self._sink, request.key) as publisher:
+            try:
+                # Each beat says what the attempts so far were billed: the next attempt goes on counting from there.
+                async with beating(attempt.details):
+                    reply = await self._call(attempt, publisher)
+                    await publisher.completed(reply)
+                    return reply
+            except ModelFailure as failure:
+                attempt.bill(failure.usage)
+                raise attempt.failed(failure) from None
+            except ApplicationError as error:
+                raise attempt.with_bill(error) from None
 
-    async def _call(self, attempt: "_Attempt") -> ModelReply:
+    async def _call(self, attempt: "_Attempt", publish: Publish) -> ModelReply:
         request = attempt.request
         agent = await self._runs.agent(request.agent_digest)
         messages = await self._runs.transcript(request.transcript)
@@ -63,7 +75,7 @@ class ModelCalls(ModelActivities):
             raise ApplicationError(reason, type="ModelUnavailable")
         prepared = await self._requests.prepare(request, agent, messages, attempt.billed)
         try:
-            return await self._reply(attempt, agent, model, provider, prepared)
+            return await self._reply(attempt, agent, model, provider, prepared, publish)
         except (ModelFailure, ApplicationError):
             raise
         except Exception as bug:
@@ -73,9 +85,15 @@ class ModelCalls(ModelActivities):
             raise _final("InternalError", reason) from None
 
     async def _reply(
-        self, attempt: "_Attempt", agent: AgentSpec, model: str, provider: ModelProvider, prepared: PreparedRequest
+        self,
+        attempt: "_Attempt",
+        agent: AgentSpec,
+        model: str,
+        provider: ModelProvider,
+        prepared: PreparedRequest,
+        publish: Publish,
     ) -> ModelReply:
-        completion = await provider.complete(prepared.request)
+        completion = await provider.complete(prepared.request, publish)
         used = completion.usage or _estimated(completion, prepared)
         attempt.bill(used)
         _check_size(_raw_size(completion))

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from activities.catalog import AgentCatalog, Catalog
+from activities.delta_sinks import DeltaSink, Dropped
 from activities.foreign_tools import ForeignTools
 from activities.in_flight import InFlight
 from activities.loop_watch import watched_loop
@@ -19,10 +20,10 @@ from activities.tool_effects import ToolEffects
 
 
 class Activities:
-    """The runtime's own activities and those of the catalog's tools, as an async context manager: tool providers are
-    started in order on entering and closed in reverse on leaving.
+    """The runtime's own activities and those of the catalog's tools, as an async context manager: the sink for deltas
+    and then the tool providers are started in order on entering and closed in reverse on leaving.
 
-    `settings` holds the values that tool contracts name.
+    `settings` holds the values that tool contracts name. `sink` takes the place of the catalog's own.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Activities:
         settings: Mapping[str, str],
         in_flight: InFlight | None = None,
         search_attributes: Iterable[str] = (),
+        sink: DeltaSink | None = None,
     ) -> None:
         self._catalog = catalog
         self._providers = providers
         self._settings = settings
         self._in_flight = in_flight or InFlight()
         self._search_attributes = frozenset(search_attributes)
+        self._sink = sink or catalog.sink or Dropped()
         self._life = AsyncExitStack()
 
     def all(self) -> Sequence[Callable[..., object]]:
@@ -46,7 +49,7 @@ class Activities:
         requests = Requests(self._catalog.hooks, self._catalog.counters)
         return [
             AgentCatalog(self._catalog, self._search_attributes).load_agent,
-            ModelCalls(self._providers, runs, requests).call_model,
+            ModelCalls(self._providers, runs, requests, self._sink).call_model,
             CallReviews(self._catalog.hooks, runs).review_calls,
             ForeignTools(runs).settle_outcome,
             *ToolCalls(tools, self._settings, self._in_flight).activities(),
@@ -56,6 +59,8 @@ class Activities:
     async def __aenter__(self) -> Self:
         self._life.enter_context(watched_loop())
         try:
+            await self._sink.start()
+            self._life.push_async_callback(self._sink.close)
             for provider in self._catalog.providers:
                 await provider.start()
                 self._life.push_async_callback(provider.close)

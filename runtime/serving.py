@@ -16,12 +16,13 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.catalog import Catalog
+from activities.delta_sinks import DeltaSink, Posted
 from activities.in_flight import InFlight
 from activities.providers.interface import ModelProvider
 from activities.registry import Activities
 from activities.tooling import ToolRefused
 from contracts.records import describe
-from runtime.settings import StartupError
+from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 
 # Data and pure functions: importing them anew for each run would cost time and guard against nothing.
@@ -68,6 +69,21 @@ def _line_of(error: Exception) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "app"
 
 
+def delta_sink(settings: Settings, catalog: Catalog) -> DeltaSink | None:
+    """Where deltas go: to the URL that the settings name, else to the catalog's sink, if there is one. Raises
+    `StartupError` where both are there, or the URL or its token cannot be used."""
+    if settings.deltas_url is None:
+        return catalog.sink
+    if catalog.sink is not None:
+        raise StartupError(
+            f"STEADYHAND_DELTAS_URL is set, and an app has a sink of its own, {type(catalog.sink).__name__}: use one"
+        )
+    try:
+        return Posted(settings.deltas_url, settings.deltas_token)
+    except ValueError as error:
+        raise StartupError(f"STEADYHAND_DELTAS_URL or its token: {error}") from None
+
+
 def sandboxed_runner() -> SandboxedWorkflowRunner:
     """What workflow code runs in, here and when a history is replayed."""
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH))
@@ -82,16 +98,18 @@ async def agent_worker(
     *,
     tool_settings: Mapping[str, str] = MappingProxyType({}),
     in_flight: InFlight | None = None,
+    sink: DeltaSink | None = None,
     max_concurrent_activities: int = 100,
     max_cached_workflows: int = 1000,
     graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
 ) -> AsyncIterator[Worker]:
     """A worker that serves runs of these agents, their model calls and their tool calls, until the block ends.
 
-    `tool_settings` holds the values of the settings that tool contracts name. `graceful_shutdown_timeout` is how long
-    calls in flight may go on when it stops, before they are cancelled.
+    `tool_settings` holds the values of the settings that tool contracts name. `sink` takes the deltas instead of the
+    catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are
+    cancelled.
     """
-    activities = Activities(catalog, providers, tool_settings, in_flight)
+    activities = Activities(catalog, providers, tool_settings, in_flight=in_flight, sink=sink)
     worker = Worker(
         client,
         task_queue=task_queue,

@@ -32,6 +32,9 @@ class Settings:
     model: str | None = None
     task_queue: str = DEFAULT_TASK_QUEUE
     providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: provider_settings({}))
+    # Either may hold a secret.
+    deltas_url: str | None = field(default=None, repr=False)
+    deltas_token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
@@ -44,6 +47,8 @@ class Settings:
             model=environment.get("STEADYHAND_MODEL") or None,
             task_queue=task_queue or environment.get("STEADYHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
             providers=provider_settings(environment),
+            deltas_url=environment.get("STEADYHAND_DELTAS_URL") or None,
+            deltas_token=environment.get("STEADYHAND_DELTAS_TOKEN") or None,
         )
         if mistakes := settings.mistakes():
             raise StartupError(*mistakes)
