@@ -8,11 +8,11 @@ from pydantic import JsonValue
 from activities.providers.dialect import Dialect, ReplyStream
 from activities.providers.failures import Endpoint
 from activities.providers.interface import Completion, CompletionRequest, ModelFailure
-from activities.providers.legal import compact_json
 from activities.providers.messages_replies import completion
 from activities.providers.messages_schema import native_schema
 from activities.providers.messages_stream import MessagesStream
 from activities.providers.messages_turns import Turn, open_exchange, turns_of
+from activities.providers.structured import instructed
 from contracts.models import ModelSettings
 from contracts.tools import ToolContract
 
@@ -61,7 +61,7 @@ class Messages(Dialect):
         turns = turns_of(request.messages)
         max_tokens = settings.max_output_tokens or (MAX_TOKENS_THINKING if _thinks(settings) else MAX_TOKENS)
         body: dict[str, JsonValue] = {"model": request.model, "max_tokens": max_tokens}
-        if instructions := _instructions(request):
+        if (instructions := instructed(request)).strip():
             body["system"] = [{"type": "text", "text": instructions, "cache_control": _CACHED}]
         if tools := _tools(request):
             body["tools"] = tools
@@ -105,15 +105,6 @@ def _check_sampling(settings: ModelSettings) -> None:
         raise _refused("temperature cannot be set together with reasoning_effort on this API")
     if _thinks(settings) and settings.top_p is not None and settings.top_p < 0.95:
         raise _refused("top_p must be at least 0.95 together with reasoning_effort on this API")
-
-
-def _instructions(request: CompletionRequest) -> str:
-    """The system text; empty where there is none, since a blank text is refused."""
-    instructions = request.instructions
-    if request.output_schema is not None and not request.settings.native_output:
-        schema = compact_json(request.output_schema)
-        instructions += f"\n\nYour final answer must be one JSON value by this schema, and nothing else:\n{schema}"
-    return instructions if instructions.strip() else ""
 
 
 def _tools(request: CompletionRequest) -> list[JsonValue]:

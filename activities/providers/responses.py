@@ -9,9 +9,9 @@ from activities.providers.dialect import Dialect, ReplyStream
 from activities.providers.failures import Endpoint
 from activities.providers.interface import Completion, CompletionRequest
 from activities.providers.legal import BlockPart, CallPart, TextPart, compact_json, legal, parts, wire_ids, wire_name
-from activities.providers.readings import as_list, as_object
 from activities.providers.responses_replies import completion
 from activities.providers.responses_stream import ResponsesStream
+from activities.providers.structured import fits_strict_mode, instructed
 from contracts.messages import Message
 from contracts.tools import ToolContract
 
@@ -33,13 +33,6 @@ _WANTS_AN_ANSWER = frozenset(
         "shell_call",
     }
 )
-_STRICT_KEYWORDS = frozenset(
-    {
-        *("type", "enum", "const", "anyOf", "$ref", "$defs", "title", "description"),
-        *("properties", "required", "additionalProperties", "items", "minItems", "maxItems", "pattern"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    }
-)
 
 
 class Responses(Dialect):
@@ -57,7 +50,7 @@ class Responses(Dialect):
     def body(self, request: CompletionRequest, stream: bool) -> dict[str, JsonValue]:
         return {
             "model": request.model,
-            "instructions": _instructions(request),
+            "instructions": instructed(request),
             "input": [*_input(legal(request.messages))],
             "stream": stream,
             "store": False,
@@ -171,33 +164,7 @@ def _settings(request: CompletionRequest) -> dict[str, JsonValue]:
 
 def _output(request: CompletionRequest) -> dict[str, JsonValue]:
     schema = request.output_schema
-    if schema is None or not _is_native(request):
+    if schema is None or not request.settings.native_output:
         return {}
-    output: JsonValue = {"type": "json_schema", "name": "answer", "schema": schema, "strict": _fits_strict(schema)}
+    output: JsonValue = {"type": "json_schema", "name": "answer", "schema": schema, "strict": fits_strict_mode(schema)}
     return {"text": {"format": output}}
-
-
-def _instructions(request: CompletionRequest) -> str:
-    if request.output_schema is None or _is_native(request):
-        return request.instructions
-    schema = compact_json(request.output_schema)
-    return f"{request.instructions}\n\nAnswer with one JSON value and nothing else. It must match this schema: {schema}"
-
-
-def _is_native(request: CompletionRequest) -> bool:
-    # The API takes objects only (guide "Structured Outputs", supported schemas).
-    return request.settings.native_output and (request.output_schema or {}).get("type") == "object"
-
-
-def _fits_strict(schema: JsonValue) -> bool:
-    """Whether a schema is in the subset that the API holds a model to (guide "Structured Outputs", supported schemas):
-    known keywords only, and objects whose properties are all required and that allow no others."""
-    if not isinstance(schema, dict) or not schema.keys() <= _STRICT_KEYWORDS:
-        return False
-    properties = as_object(schema.get("properties"))
-    if schema.get("type") == "object" or "properties" in schema:
-        required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
-        if schema.get("additionalProperties") is not False or required != properties.keys():
-            return False
-    inner = [*properties.values(), *as_object(schema.get("$defs")).values(), *as_list(schema.get("anyOf"))]
-    return all(_fits_strict(each) for each in (*inner, *([schema["items"]] if "items" in schema else [])))
