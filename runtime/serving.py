@@ -22,6 +22,7 @@ from activities.providers.interface import ModelProvider
 from activities.registry import Activities
 from activities.tooling import ToolRefused
 from contracts.records import describe
+from runtime.search_attributes import registered_search_attributes
 from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 
@@ -105,11 +106,19 @@ async def agent_worker(
 ) -> AsyncIterator[Worker]:
     """A worker that serves runs of these agents, their model calls and their tool calls, until the block ends.
 
-    `tool_settings` holds the values of the settings that tool contracts name. `sink` takes the deltas instead of the
-    catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are
-    cancelled.
+    Search attributes that the namespace lacks are registered first, where that is allowed; runs that this worker starts
+    use those that are there. `tool_settings` holds the values of the settings that tool contracts name. `sink` takes
+    the deltas instead of the catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it
+    stops, before they are cancelled.
     """
-    activities = Activities(catalog, providers, tool_settings, in_flight=in_flight, sink=sink)
+    activities = Activities(
+        catalog,
+        providers,
+        tool_settings,
+        in_flight=in_flight,
+        sink=sink,
+        search_attributes=await registered_search_attributes(client),
+    )
     worker = Worker(
         client,
         task_queue=task_queue,
