@@ -1,6 +1,6 @@
 """What of a conversation fits into the model's window: legal, within the budget, and cut rarely."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -404,10 +404,30 @@ def test_one_that_began_with_the_assistant_does_so_no_more() -> None:
 
 
 def test_no_window_is_refused_that_is_large_enough() -> None:
-    messages = [user(20), *(message for n in range(30) for message in (answer(12 + n), user(20 + n)))]
+    messages = [user(20), *(message for n in range(12) for message in (answer(12 + n), user(20 + n)))]
     least = tokens([LEFT_OUT, *messages[-2:]]) + RESERVED
     for window in range(least, tokens(messages) + RESERVED + 1):
         assert fitted(messages, window).tokens.total <= window
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(lambda n: (answer(12 + n), user(20 + n)), id="messages left out"),
+        pytest.param(lambda n: exchange(f"c{n}", 300 + n), id="results shortened"),
+    ],
+)
+def test_one_token_more_never_keeps_less(part: Callable[[int], tuple[Message, ...]]) -> None:
+    messages = [user(20), *(message for n in range(16) for message in part(n))]
+    whole = tokens(messages) + RESERVED
+    before = None
+    for window in range(whole // 2, whole + 1):
+        left_out, shortened = fate(messages, fitted(messages, window).request.messages)
+        if before is not None:
+            assert left_out <= before[0]
+            assert shortened <= before[0] | before[1]
+        before = left_out, shortened
+    assert before == (set(), set())
 
 
 def test_names_and_arguments_count() -> None:
