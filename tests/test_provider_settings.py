@@ -187,6 +187,7 @@ def test_what_another_program_has_in_the_environment_is_none_of_our_business() -
     environment = {"SHOP_BASE_URL": "/shop", "SHOP_API": "soap", "SHOP_HEADERS": "x", "SCRIPTED_BASE_URL": "http://h"}
     assert problems_in(environment) == ()
     assert len(problems_in(environment, agent_with("shop:m"))) == 3
+    assert "scripted" not in provider_settings(environment)
 
 
 @pytest.mark.parametrize("setting", ["off", " OFF "])
