@@ -166,7 +166,8 @@ async def test_a_recorded_error_is_classified(recording: Recording) -> None:
     failure, error = await failed(recording.response), recording.expected["error"]
     assert isinstance(error, dict)
     assert failure.type == type_of_error(recording)
-    assert failure.retryable == (failure.type == "ModelUnavailable")
+    told_not_to = recording.response.headers.get("x-should-retry") == "false"
+    assert failure.retryable == (failure.type == "ModelUnavailable" and not told_not_to)
     assert failure.retry_after == (recording.expected["retry_after_s"] if failure.retryable else None)
     assert str(error["message"])[:200] in str(failure)
 
