@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from runtime.provider_settings import ProviderSettings, preset_mistakes, provider_settings
@@ -25,13 +26,15 @@ class StartupError(Exception):
 class Settings:
     """The project's own settings. Those of the connection (`TEMPORAL_*`) are read by Temporal's client.
 
-    `model` overrides the model of every served agent. `providers` are by the name before the colon in a model. A
-    variable that is set to nothing counts as not set.
+    `model` overrides the model of every served agent. `providers` are by the name before the colon in a model. `models`
+    is the file with the table of models, None for the one that comes along. A variable that is set to nothing counts as
+    not set.
     """
 
     model: str | None = None
     task_queue: str = DEFAULT_TASK_QUEUE
     providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: provider_settings({}))
+    models: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
@@ -44,6 +47,7 @@ class Settings:
             model=environment.get("STEADYHAND_MODEL") or None,
             task_queue=task_queue or environment.get("STEADYHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
             providers=provider_settings(environment),
+            models=Path(models) if (models := environment.get("STEADYHAND_MODELS")) else None,
         )
         if mistakes := settings.mistakes():
             raise StartupError(*mistakes)
