@@ -15,7 +15,9 @@ from activities.visible import visible
 from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.serving import agent_worker, delta_sink, import_apps, model_providers, serve_until_stopped
+from runtime.model_providers import model_providers
+from runtime.models import model_table
+from runtime.serving import agent_worker, delta_sink, import_apps, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
 
 
@@ -46,8 +48,11 @@ async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None
         providers = model_providers(settings, catalog, http)
         secrets = tool_settings(catalog.settings)
         sink = delta_sink(settings, catalog)
+        models = model_table(settings, catalog)
         async with _temporal(own_server) as (client, address):
-            worker = agent_worker(client, settings.task_queue, catalog, providers, tool_settings=secrets, sink=sink)
+            worker = agent_worker(
+                client, settings.task_queue, catalog, providers, tool_settings=secrets, sink=sink, models=models
+            )
             agents = ", ".join(sorted(catalog.agents))
             print(f"worker: serving {agents} on task queue {settings.task_queue} at {address}", flush=True)
             await serve_until_stopped(worker)

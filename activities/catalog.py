@@ -1,5 +1,6 @@
 """The agents and tools a worker has, and `load_agent`, which freezes one of them into a run."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
@@ -10,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.delta_sinks import DeltaSink
 from activities.hooks import Hooks
+from activities.model_table import ModelTable
 from activities.schemas import SchemaRefused, check_schema
 from activities.token_counts import TokenCounter
 from activities.tool_provider import ToolProvider
@@ -22,6 +24,8 @@ N = TypeVar("N", AgentSpec, Tool)
 
 # An agent enters each run's history once and is asked for by query: well below the 2 MiB of one payload.
 AGENT_MAX_BYTES = 1_048_576
+# The provider whole, and as much of the name as the models of a counter share.
+_MODELS = re.compile(r"[a-z0-9_]+:(\S.*)?")
 
 
 class CatalogError(ValueError):
@@ -38,10 +42,11 @@ class Catalog:
         tools: Iterable[Tool] = (),
         providers: Iterable[ToolProvider] = (),
         hooks: Iterable[Hooks] = (),
+        counters: Iterable[TokenCounter] = (),
         sinks: Iterable[DeltaSink] = (),
     ) -> None:
         """Raises `CatalogError` on a name that is taken, a contract that nobody fulfils or that its tool cannot keep,
-        a schema that is refused, or a second sink."""
+        a schema that is refused, a token counter that is for no models or for those of another, or a second sink."""
         self.agents: Mapping[str, AgentSpec] = _by_name("agent", agents)
         self.providers = tuple(dict.fromkeys(providers))
         for provider in self.providers:
@@ -52,7 +57,7 @@ class Catalog:
         for tool in self.tools.values():
             if promise := tool.broken_promise():
                 raise CatalogError(f"tool {tool.name!r} ({tool.source}): {promise}")
-        self.counters: tuple[TokenCounter, ...] = ()
+        self.counters = _one_for_each_models(counters)
         self.hooks = _hooks_by_agent(hooks, self.agents)
         self.sink = _only_sink(sinks)
         for agent in self.agents.values():
@@ -93,6 +98,7 @@ class Catalog:
             [value for value in values if isinstance(value, Tool)],
             [value for value in values if isinstance(value, ToolProvider)],
             [value for value in values if isinstance(value, Hooks)],
+            [value for value in values if isinstance(value, TokenCounter)],
             [value for value in values if isinstance(value, DeltaSink)],
         )
 
@@ -105,14 +111,15 @@ class Catalog:
 class AgentCatalog(AgentActivities):
     """Resolves agents for the runs of this worker."""
 
-    def __init__(self, catalog: Catalog, search_attributes: Iterable[str] = ()) -> None:
+    def __init__(self, catalog: Catalog, models: ModelTable, search_attributes: Iterable[str] = ()) -> None:
         self._agents = catalog.agents
+        self._models = models
         self._hooks = catalog.hooks
         self._search_attributes = tuple(sorted(search_attributes))
 
     @activity.defn(name="load_agent")
     async def load_agent(self, request: LoadAgentRequest) -> LoadedAgent:
-        """The agent as this worker knows it now."""
+        """The agent as this worker knows it now, with what its table knows of the agent's models."""
         agent = self._agents.get(request.agent)
         if agent is None:
             known = ", ".join(sorted(self._agents))
@@ -120,6 +127,7 @@ class AgentCatalog(AgentActivities):
             raise ApplicationError(reason, type="UnknownAgent", non_retryable=True)
         if request.output_schema is not None:
             agent = _answering_by(request.output_schema, agent)
+        agent = self._models.completed(agent)
         hooks = self._hooks[agent.name].names if agent.name in self._hooks else ()
         return LoadedAgent(**agent.model_dump(), hooks=hooks, search_attributes=self._search_attributes)
 
@@ -148,6 +156,23 @@ def _hooks_by_agent(hooks: Iterable[Hooks], agents: Mapping[str, AgentSpec]) -> 
         if named.setdefault(each.agent, each) is not each:
             raise CatalogError(f"agent {each.agent!r} has two Hooks: put both functions into one")
     return named
+
+
+def _one_for_each_models(counters: Iterable[TokenCounter]) -> tuple[TokenCounter, ...]:
+    """One counter for a beginning of models' names. The same object may come twice, as an import does."""
+    by_models: dict[str, TokenCounter] = {}
+    for counter in counters:
+        if not isinstance(counter.models, str) or not _MODELS.fullmatch(counter.models):
+            raise CatalogError(
+                f"token counter {counter.source}: models is {counter.models!r}, but no model's name begins so: write "
+                "the provider, a colon, and as much of the name as its models share"
+            )
+        if not callable(counter.count):
+            raise CatalogError(f"token counter for models {counter.models!r}: count is no function")
+        if (other := by_models.setdefault(counter.models, counter)) is not counter:
+            sources = f"{other.source} and {counter.source}"
+            raise CatalogError(f"two token counters are for models {counter.models!r}: {sources}; remove one of them")
+    return tuple(by_models.values())
 
 
 def _only_sink(sinks: Iterable[DeltaSink]) -> DeltaSink | None:

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -15,13 +14,13 @@ from activities.delta_sinks import DeltaSink, Dropped
 from activities.deltas import DeltaPublisher
 from activities.heartbeats import beating
 from activities.keywords import Budget
+from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
-from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, ModelRequest
+from contracts.activities import ModelActivities, ModelReply, ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Usage
-from contracts.policies import RETRY_AFTER_MAX_SECONDS
 from contracts.text import encodable, json_size, legal_json
 
 # A reply enters history once: well below the 2 MiB that Temporal takes in one payload.
@@ -50,7 +49,7 @@ class ModelCalls(ModelActivities):
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """One request; failures leave classified, and with the delay that the provider asked for."""
-        attempt = _Attempt(request)
+        attempt = ModelAttempt(request)
         async with DeltaPublisher(self._sink, request.key) as publisher:
             try:
                 # Each beat says what the attempts so far were billed: the next attempt goes on counting from there.
@@ -64,7 +63,7 @@ class ModelCalls(ModelActivities):
             except ApplicationError as error:
                 raise attempt.with_bill(error) from None
 
-    async def _call(self, attempt: "_Attempt", publish: Publish) -> ModelReply:
+    async def _call(self, attempt: ModelAttempt, publish: Publish) -> ModelReply:
         request = attempt.request
         agent = await self._runs.agent(request.agent_digest)
         messages = await self._runs.transcript(request.transcript)
@@ -82,11 +81,11 @@ class ModelCalls(ModelActivities):
             # The reply may be paid for: a retry would pay for the same bug again.
             log.exception("a bug while calling the model")
             reason = f"{type(bug).__name__} while calling the model; the worker's log has the details"
-            raise _final("InternalError", reason) from None
+            raise final("InternalError", reason) from None
 
     async def _reply(
         self,
-        attempt: "_Attempt",
+        attempt: ModelAttempt,
         agent: AgentSpec,
         model: str,
         provider: ModelProvider,
@@ -102,61 +101,6 @@ class ModelCalls(ModelActivities):
         reply = reply.model_copy(update={"usage": attempt.billed, "usage_estimated": completion.usage is None})
         _check_size(len(reply.model_dump_json().encode()))
         return reply
-
-
-class _Attempt:
-    """One attempt of a model call, and what all attempts of the call were billed so far."""
-
-    def __init__(self, request: ModelRequest) -> None:
-        self.request = request
-        self.billed = _billed_before()
-
-    def bill(self, usage: Usage | None) -> None:
-        """Count what this attempt was billed, in a heartbeat too, where the next attempt finds it."""
-        if usage is not None and usage != Usage():
-            self.billed += usage
-            activity.heartbeat(self.billed)
-
-    def details(self) -> tuple[Usage, ...]:
-        """What a heartbeat carries."""
-        return () if self.billed == Usage() else (self.billed,)
-
-    def failed(self, failure: ModelFailure) -> ApplicationError:
-        """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run."""
-        wait = failure.retry_after if failure.retryable else None
-        long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
-        delay = None if wait is None or long else timedelta(seconds=wait)
-        error = ApplicationError(
-            str(failure),
-            ModelCallFailure(usage=self.billed, wait_seconds=wait if long else None),
-            type=failure.type,
-            non_retryable=long or not failure.retryable,
-            next_retry_delay=delay,
-        )
-        _log(error)
-        return error
-
-    def with_bill(self, error: ApplicationError) -> ApplicationError:
-        """The error, saying what was billed."""
-        known = ApplicationError(
-            error.message,
-            ModelCallFailure(usage=self.billed),
-            type=error.type,
-            non_retryable=error.non_retryable,
-            next_retry_delay=error.next_retry_delay,
-        )
-        _log(known)
-        return known
-
-
-def _billed_before() -> Usage:
-    """What earlier attempts of this call were billed, as their last heartbeat said."""
-    for detail in activity.info().heartbeat_details:
-        try:
-            return Usage.model_validate(detail)
-        except ValidationError:
-            break
-    return Usage()
 
 
 def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int) -> ModelReply:
@@ -206,19 +150,4 @@ def _raw_size(completion: Completion) -> int:
 def _check_size(size: int) -> None:
     if size > REPLY_MAX_BYTES:
         reason = f"the model's reply has {size} bytes; at most {REPLY_MAX_BYTES} fit into a run's history"
-        raise _final("PayloadTooLarge", reason)
-
-
-def _final(type: str, reason: str) -> ApplicationError:
-    return ApplicationError(reason, type=type, non_retryable=True)
-
-
-def _log(error: ApplicationError) -> None:
-    """One line a failed call: failures are a part of the work, and Temporal has all of them."""
-    delay = "" if error.next_retry_delay is None else f", delay {error.next_retry_delay.total_seconds():g} s"
-    retried = "not retryable" if error.non_retryable else "retryable"
-    info = activity.info()
-    log.warning(
-        "call_model of %s, attempt %d, failed: %s (%s%s): %s",
-        *(info.workflow_id, info.attempt, error.type, retried, delay, error.message),
-    )
+        raise final("PayloadTooLarge", reason)

@@ -7,14 +7,19 @@ from dataclasses import dataclass, replace
 from temporalio.exceptions import ApplicationError
 
 from activities.hooks import Hooks, called
+from activities.model_attempt import final
 from activities.providers.interface import CompletionRequest
 from activities.providers.legal import legal
-from activities.token_counts import Count, TokenCounter, counter_for
-from activities.window import CountFailed, Fitted, WindowExceeded, fit
+from activities.token_counts import Count, CountFailed, TokenCounter, counter_for
+from activities.window import Fitted, WindowExceeded, fit
 from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Message, Usage
 from contracts.models import TOKENS_PER_PRICE, ModelSettings
+
+# How long a reply may be, in tokens, where a budget has to hold and the agent says nothing. More than some models can
+# write at all would be refused by their APIs.
+BOUNDED_REPLY = 8_192
 
 log = logging.getLogger("steadyhand.hooks")
 
@@ -71,11 +76,11 @@ class Requests:
             reason = f"{type(error).__name__} in prepare_model_request of agent {agent.name}"
             raise ApplicationError(reason, type="InternalError") from None
         if prepared is None:
-            raise _final("ModelRefused", f"prepare_model_request of agent {agent.name} refused the request")
+            raise final("ModelRefused", f"prepare_model_request of agent {agent.name} refused the request")
         allowed = all(tool in agent.tools for tool in prepared.tools)
         if not allowed or (prepared.model, prepared.output_schema) != (request.model, request.output_schema):
             reason = f"prepare_model_request of agent {agent.name} changed what it may not: it may take tools away"
-            raise _final("InternalError", reason)
+            raise final("InternalError", reason)
         return replace(prepared, messages=legal(prepared.messages))
 
 
@@ -97,9 +102,9 @@ def _fitted(request: CompletionRequest, agent: AgentSpec, count: Count) -> Fitte
     try:
         return fit(request, agent.context, count)
     except WindowExceeded as error:
-        raise _final("ContextWindowExceeded", str(error)) from None
+        raise final("ContextWindowExceeded", str(error)) from None
     except CountFailed as error:
-        raise _final("InternalError", str(error)) from None
+        raise final("InternalError", str(error)) from None
 
 
 def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model: str, billed: Usage) -> ModelSettings:
@@ -111,7 +116,7 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
         left = asked.tokens_left - billed.total_tokens
         rooms.append(left - fitted.input_tokens)
         if rooms[-1] < fitted.reserved_output:
-            raise _final(
+            raise final(
                 "TokenBudgetExceeded",
                 f"the next model call needs about {fitted.input_tokens} tokens of input and {fitted.reserved_output} "
                 f"kept free for its reply, and max_total_tokens leaves {max(0, left)}",
@@ -123,7 +128,7 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
         input_usd = price.cost(Usage(input_tokens=fitted.input_tokens)).total
         needed = input_usd + fitted.reserved_output * dearest / TOKENS_PER_PRICE
         if left_usd < needed:
-            raise _final(
+            raise final(
                 "CostBudgetExceeded",
                 f"the next model call may cost {needed:.6f} USD, and max_cost_usd leaves {max(0.0, left_usd):.6f}",
             )
@@ -132,10 +137,5 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
     settings = fitted.request.settings
     if not rooms:
         return settings
-    room = min(rooms)
-    wanted = settings.max_output_tokens
-    return settings.model_copy(update={"max_output_tokens": room if wanted is None else min(wanted, room)})
-
-
-def _final(type: str, reason: str) -> ApplicationError:
-    return ApplicationError(reason, type=type, non_retryable=True)
+    bound = min(settings.max_output_tokens or BOUNDED_REPLY, *rooms)
+    return settings.model_copy(update={"max_output_tokens": bound})

@@ -8,10 +8,8 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-import httpx
 from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -20,18 +18,15 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.catalog import Catalog
 from activities.delta_sinks import DeltaSink, Posted
 from activities.in_flight import InFlight
-from activities.providers.chat_completions import ChatCompletions
-from activities.providers.http_model import HttpModel
-from activities.providers.interface import ModelFailure, ModelProvider
-from activities.providers.scripted import Scripted
+from activities.model_table import ModelTable
+from activities.providers.interface import ModelProvider
 from activities.registry import Activities
 from activities.tooling import ToolRefused
 from contracts.records import describe
+from runtime import search_attributes
 from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 
-# Paths in `scripted:<path>` are relative to the checkout, wherever the worker is started.
-_CHECKOUT = Path(__file__).resolve().parents[1]
 # Data and pure functions: importing them anew for each run would cost time and guard against nothing.
 _PASSED_THROUGH = ("contracts", "pydantic", "pydantic_core", "annotated_types")
 # How long a run's next step, or a query, waits for a worker that was killed. Temporal's default is 10 s.
@@ -76,40 +71,6 @@ def _line_of(error: Exception) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "app"
 
 
-def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClient) -> Mapping[str, ModelProvider]:
-    """The model APIs that these settings allow, by the name that stands before the colon in `AgentSpec.model`.
-
-    One that no served agent uses is included when it can be: a run started earlier may still need it. Raises
-    `StartupError`, a line for each served agent whose provider is unknown, or has no key or an illegal one, or whose
-    script cannot be played.
-    """
-    scripted = Scripted(_CHECKOUT)
-    providers: dict[str, ModelProvider] = {"scripted": scripted}
-    unusable = {}
-    if settings.openai_api_key is None:
-        unusable["openai"] = "set OPENAI_API_KEY (to any word if the server at OPENAI_BASE_URL wants no key)"
-    else:
-        try:
-            providers["openai"] = HttpModel(http, ChatCompletions(), settings.openai_base_url, settings.openai_api_key)
-        except ValueError as error:
-            unusable["openai"] = str(error)
-    known = ", ".join(sorted({*providers, *unusable}))
-    # The override may be what is wrong, so it is named where there is one.
-    source = "STEADYHAND_MODEL" if settings.model else "its model"
-    problems = []
-    for name, agent in catalog.agents.items():
-        provider, _, model = agent.model.partition(":")
-        if provider not in providers:
-            remedy = unusable.get(provider, f"there is no such provider, only {known}")
-        else:
-            remedy = _flaw_of(scripted, model) if provider == "scripted" else ""
-        if remedy:
-            problems.append(f"agent {name}: {source} is {agent.model!r}: {remedy}")
-    if problems:
-        raise StartupError(*problems)
-    return providers
-
-
 def delta_sink(settings: Settings, catalog: Catalog) -> DeltaSink | None:
     """Where deltas go: to the URL that the settings name, else to the catalog's sink, if there is one. Raises
     `StartupError` where both are there, or the URL or its token cannot be used."""
@@ -123,14 +84,6 @@ def delta_sink(settings: Settings, catalog: Catalog) -> DeltaSink | None:
         return Posted(settings.deltas_url, settings.deltas_token)
     except ValueError as error:
         raise StartupError(f"STEADYHAND_DELTAS_URL or its token: {error}") from None
-
-
-def _flaw_of(scripted: Scripted, name: str) -> str:
-    try:
-        scripted.script(name)
-    except ModelFailure as failure:
-        return str(failure)
-    return ""
 
 
 def sandboxed_runner() -> SandboxedWorkflowRunner:
@@ -148,17 +101,27 @@ async def agent_worker(
     tool_settings: Mapping[str, str] = MappingProxyType({}),
     in_flight: InFlight | None = None,
     sink: DeltaSink | None = None,
+    models: ModelTable | None = None,
     max_concurrent_activities: int = 100,
     max_cached_workflows: int = 1000,
     graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
 ) -> AsyncIterator[Worker]:
     """A worker that serves runs of these agents, their model calls and their tool calls, until the block ends.
 
-    `tool_settings` holds the values of the settings that tool contracts name. `sink` takes the deltas instead of the
-    catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are
-    cancelled.
+    Search attributes that the namespace lacks are registered first, where that is allowed; runs that this worker starts
+    use those that are there. `tool_settings` holds the values of the settings that tool contracts name. `sink` takes
+    the deltas instead of the catalog's own, and `models` is what is known of models, instead of the built-in table.
+    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled.
     """
-    activities = Activities(catalog, providers, tool_settings, in_flight, sink=sink)
+    activities = Activities(
+        catalog,
+        providers,
+        tool_settings,
+        in_flight=in_flight,
+        sink=sink,
+        models=models,
+        search_attributes=await search_attributes.register(client),
+    )
     worker = Worker(
         client,
         task_queue=task_queue,

@@ -4,10 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
-DEFAULT_OPENAI_BASE_URL = "https://api.openai.com/v1"
+from runtime.provider_settings import ProviderSettings, preset_mistakes, provider_settings
+
 DEFAULT_TASK_QUEUE = "agents"
 
 _MODEL = re.compile(r"[a-z0-9_]+:\S(?:.*\S)?")
@@ -25,17 +26,18 @@ class StartupError(Exception):
 class Settings:
     """The project's own settings. Those of the connection (`TEMPORAL_*`) are read by Temporal's client.
 
-    `model` overrides the model of every served agent. A variable that is set to nothing counts as not set.
+    `model` overrides the model of every served agent. `providers` are by the name before the colon in a model. `models`
+    is the file with the table of models, None for the one that comes along. A variable that is set to nothing counts as
+    not set.
     """
 
     model: str | None = None
-    # Left out of repr: settings end up in logs and tracebacks.
-    openai_api_key: str | None = field(default=None, repr=False)
-    openai_base_url: str = DEFAULT_OPENAI_BASE_URL
     task_queue: str = DEFAULT_TASK_QUEUE
+    providers: Mapping[str, ProviderSettings] = field(default_factory=lambda: provider_settings({}))
     # Either may hold a secret.
     deltas_url: str | None = field(default=None, repr=False)
     deltas_token: str | None = field(default=None, repr=False)
+    models: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
@@ -46,11 +48,11 @@ class Settings:
         environment = os.environ if environment is None else environment
         settings = cls(
             model=environment.get("STEADYHAND_MODEL") or None,
-            openai_api_key=environment.get("OPENAI_API_KEY") or None,
-            openai_base_url=environment.get("OPENAI_BASE_URL") or DEFAULT_OPENAI_BASE_URL,
             task_queue=task_queue or environment.get("STEADYHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
+            providers=provider_settings(environment),
             deltas_url=environment.get("STEADYHAND_DELTAS_URL") or None,
             deltas_token=environment.get("STEADYHAND_DELTAS_TOKEN") or None,
+            models=Path(models) if (models := environment.get("STEADYHAND_MODELS")) else None,
         )
         if mistakes := settings.mistakes():
             raise StartupError(*mistakes)
@@ -63,16 +65,13 @@ class Settings:
             found.append(
                 f"STEADYHAND_MODEL is {self.model!r}: write <provider>:<name>, for example openai:gpt-4.1-mini"
             )
-        if not _is_http_url(self.openai_base_url):
-            # Not shown: a URL may carry a password.
-            found.append(f"OPENAI_BASE_URL is not an http(s) URL: write one such as {DEFAULT_OPENAI_BASE_URL}")
         queue = self.task_queue
         if not queue.isprintable() or queue != queue.strip() or len(queue.encode()) > 1000:
             found.append(
                 f"the task queue (STEADYHAND_TASK_QUEUE or --task-queue) is {queue[:80]!r}: write a name of at most "
                 f"1000 bytes, such as {DEFAULT_TASK_QUEUE}"
             )
-        return found
+        return found + preset_mistakes(self.providers)
 
 
 def tool_settings(named: Mapping[str, str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -83,12 +82,3 @@ def tool_settings(named: Mapping[str, str], environment: Mapping[str, str] | Non
     if missing:
         raise StartupError(*missing)
     return {name: environment[name] for name in named}
-
-
-def _is_http_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        # Reading the port is what checks it.
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False

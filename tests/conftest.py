@@ -1,10 +1,13 @@
 """The real server, once a session, and a harness for each test."""
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from temporalio.testing import WorkflowEnvironment
 
+from runtime.converter import data_converter
 from runtime.dev_server import DevServer, dev_server, free_ports
 from tests.support.harness import Harness
 
@@ -32,3 +35,13 @@ async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[D
     settings = {"limit.historyCount.suggestContinueAsNew": "120"}
     async with dev_server(database, free_ports(), dynamic_config=settings) as running:
         yield running
+
+
+@pytest.fixture
+async def skipping() -> AsyncIterator[WorkflowEnvironment]:
+    """A server on which days pass in no time, once nothing is running."""
+    server = Path(sys.executable).with_name("temporal-test-server")
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(server), data_converter=data_converter
+    ) as environment:
+        yield environment

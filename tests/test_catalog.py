@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from activities.catalog import Catalog, CatalogError
+from activities.token_counts import TokenCounter
 from activities.tooling import Tool, tool
 from contracts.agents import AgentSpec
 from contracts.tools import ToolContract
@@ -70,6 +71,44 @@ def test_modules_are_read_once_even_if_they_import_from_each_other() -> None:
     assert catalog.agents["tester"].model == "scripted:other"
     with pytest.raises(CatalogError, match="no AgentSpec in empty"):
         Catalog.from_modules([ModuleType("empty")])
+
+
+def letters(text: str) -> int:
+    return len(text)
+
+
+def module(name: str, **variables: object) -> ModuleType:
+    made = ModuleType(name)
+    made.__dict__.update(variables)
+    return made
+
+
+def test_token_counters_are_picked_up_from_modules() -> None:
+    exact = TokenCounter("openai:", letters)
+    apps = [module("first", agent=scripted_agent(), exact=exact), module("second", exact=exact)]
+    assert Catalog.from_modules(apps).counters == (exact,)
+    assert Catalog.from_modules([module("plain", agent=scripted_agent(), _exact=exact)]).counters == ()
+
+
+def test_two_token_counters_for_the_same_models_are_refused_with_both_sources() -> None:
+    apps = [module("first", agent=scripted_agent(), a=TokenCounter("openai:", letters), b=TokenCounter("openai:", len))]
+    reason = r"two token counters are for models 'openai:': tests\.test_catalog\.letters and builtins\.len; remove one"
+    with pytest.raises(CatalogError, match=reason):
+        Catalog.from_modules(apps)
+
+
+@pytest.mark.parametrize(
+    ("counter", "mistake"),
+    [
+        (TokenCounter("openai", letters), "models is 'openai', but no model's name begins so"),
+        (TokenCounter("OpenAI:", letters), "models is 'OpenAI:', but"),
+        (TokenCounter("", letters), "models is '', but"),
+        (TokenCounter("openai:", 4), "count is no function"),  # type: ignore[arg-type]  # an app's mistake
+    ],
+)
+def test_a_token_counter_that_could_never_count_is_refused(counter: TokenCounter, mistake: str) -> None:
+    with pytest.raises(CatalogError, match=mistake):
+        Catalog([scripted_agent()], counters=[counter])
 
 
 TOOL = """from activities.tooling import tool

@@ -83,7 +83,9 @@ def test_a_demo_that_cannot_start_says_why(demos: Demos) -> None:
     without_provider = demos.start(DEMO_DECISION="denied", STEADYHAND_MODEL="acme:large")
     assert undecided.finish() == ["demo: DEMO_DECISION is 'yes': set it to approved or denied"]
     assert without_provider.finish() == [
-        "demo: agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only openai, scripted"
+        "demo: agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only anthropic, "
+        "llamacpp, ollama, openai, openai_responses, openrouter, scripted, vllm; for a server of your own set "
+        "ACME_BASE_URL"
     ]
     assert (undecided.process.returncode, without_provider.process.returncode) == (2, 2)
 

@@ -19,6 +19,7 @@ PUBLIC = [
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("tooling", "tool_ends", "tool_provider")),
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("schemas", "derivation", "arguments", "returned")),
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("settling", "catalog")),
+    *(CHECKOUT / "activities" / f"{name}.py" for name in ("window", "reduction", "token_counts")),
     CHECKOUT / "worker.py",
 ]
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,13 +1,10 @@
 """A run of 3 MB that waits three days for its approval, while everybody looks at it and the worker is replaced."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 
-import pytest
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -18,21 +15,10 @@ from contracts.events import EventsPage
 from contracts.policies import OutputLimits
 from contracts.runs import AgentRunState
 from contracts.tools import ToolInvocation
-from runtime.converter import data_converter
 from tests.support.harness import Handle, Harness, histories, pending_approval
 
 BLOCKS, BLOCKS_A_ROUND = 48, 12
 BLOCK_BYTES = 65_000
-
-
-@pytest.fixture
-async def skipping() -> AsyncIterator[WorkflowEnvironment]:
-    """A server on which days pass in no time, once nothing is running."""
-    server = Path(sys.executable).with_name("temporal-test-server")
-    async with await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=str(server), data_converter=data_converter
-    ) as environment:
-        yield environment
 
 
 class Bookkeeper:

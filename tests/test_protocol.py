@@ -14,6 +14,7 @@ from contracts import (
     context,
     events,
     messages,
+    models,
     outcomes,
     policies,
     runs,
@@ -27,12 +28,12 @@ DOCUMENT = (Path(__file__).resolve().parents[1] / "docs" / "protocol.md").read_t
 
 FIELDS: dict[type[Record], str] = {
     runs.AgentRunInput: "agent prompt messages context options carried",
-    runs.RunOptions: "max_rounds max_tool_calls approval_expires_seconds approve on_tool_error tool_concurrency "
-    "tool_output",
-    runs.AgentRunResult: "workflow_id run_id status text finish_reason rounds tool_results tool_results_omitted usage "
-    "effects last_sequence error",
-    runs.AgentRunState: "status revision round agent pending_approvals usage limits effects last_sequence error "
-    "previous_run_id",
+    runs.RunOptions: "max_rounds max_tool_calls max_total_tokens max_cost_usd approval_expires_seconds approve "
+    "on_tool_error tool_concurrency tool_output output_schema",
+    runs.AgentRunResult: "workflow_id run_id status text output finish_reason rounds tool_results "
+    "tool_results_omitted usage cost effects last_sequence error",
+    runs.AgentRunState: "status revision round agent pending_approvals usage cost model limits effects last_sequence "
+    "error previous_run_id",
     runs.ToolResultRecord: "call_id tool ok text error duration_ms attempts idempotency_key truncated",
     runs.EffectRecord: "call_id tool state",
     runs.LimitUse: "used max",
@@ -74,16 +75,26 @@ FIELDS: dict[type[Record], str] = {
     "max_tokens limiting",
     policies.RetryRule: "max_attempts initial_interval max_interval multiplier jitter retryable",
     agents.AgentSpec: "name instructions model tools max_rounds max_tool_calls approval_expires_seconds tool_output "
-    "on_approval_denied on_approval_expired",
+    "on_approval_denied on_approval_expired fallback_models settings context output_schema web_search prices "
+    "max_total_tokens max_cost_usd",
+    models.ModelSettings: "temperature top_p max_output_tokens stop seed tool_choice parallel_tool_calls "
+    "reasoning_effort native_output",
+    models.ContextBudget: "window reserved_output recent_messages recent_exchanges",
+    models.Price: "input output cached_input cache_write reasoning",
+    models.Cost: "currency input cached output reasoning total unpriced_tokens",
     events.Event: "sequence type at data",
     events.EventsQuery: "after_sequence limit",
     events.EventsPage: "events first_available",
     transcripts.TranscriptQuery: "start max_bytes",
     transcripts.TranscriptPage: "messages next total first_available",
     transcripts.TranscriptRef: "count digest tail",
-    activities.ModelRequest: "agent_digest transcript next_call",
-    activities.ModelReply: "text calls finish_reason truncated usage",
-    activities.LoadAgentRequest: "agent",
+    activities.ModelRequest: "agent_digest transcript next_call model key round tokens_left cost_left_usd context",
+    activities.ModelReply: "text calls finish_reason truncated paused opaque output output_issues usage "
+    "usage_estimated",
+    activities.ModelCallFailure: "usage wait_seconds",
+    activities.LoadAgentRequest: "agent output_schema",
+    activities.ReviewRequest: "agent_digest calls context",
+    activities.ReviewedCalls: "calls",
 }
 
 
@@ -105,6 +116,7 @@ def test_the_names_of_activities() -> None:
         (activities.AgentActivities.load_agent, "load_agent"),
         (activities.ModelActivities.call_model, "call_model"),
         (activities.ToolActivities.settle_outcome, "settle_outcome"),
+        (activities.ReviewActivities.review_calls, "review_calls"),
     ):
         definition = activity._Definition.from_callable(method)
         assert definition is not None
@@ -119,9 +131,9 @@ def test_every_error_event_and_status_is_documented(name: str) -> None:
 def test_the_errors_events_and_statuses() -> None:
     assert " ".join(get_args(runs.RunStatus)) == "created running waiting_for_approval completed failed cancelled"
     assert " ".join(get_args(runs.ErrorType)) == (
-        "InvalidInput UnknownAgent MaxRoundsExceeded MaxToolCallsExceeded ContextWindowExceeded ModelRefused "
-        "ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour ToolFailed ApprovalDenied ApprovalExpired "
-        "PayloadTooLarge InternalError"
+        "InvalidInput UnknownAgent MaxRoundsExceeded MaxToolCallsExceeded TokenBudgetExceeded CostBudgetExceeded "
+        "ContextWindowExceeded ModelRefused ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour "
+        "ToolFailed ApprovalDenied ApprovalExpired PayloadTooLarge InternalError"
     )
     assert " ".join(get_args(outcomes.ErrorCategory)) == (
         "invalid_input not_found permission_denied conflict rate_limited timeout cancelled unavailable internal "

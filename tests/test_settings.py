@@ -10,7 +10,8 @@ import pytest
 
 from runtime.connection import connect
 from runtime.dev_server import dev_server, find_temporal, free_ports
-from runtime.settings import DEFAULT_OPENAI_BASE_URL, Settings, StartupError
+from runtime.provider_settings import provider_settings
+from runtime.settings import Settings, StartupError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SECRET = "sk-not-to-be-shown"
@@ -24,7 +25,8 @@ def run_worker(
     own = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("TEMPORAL_", "STEADYHAND_", "OPENAI_"))
+        if not name.startswith(("TEMPORAL_", "STEADYHAND_", "OPENAI_", "ANTHROPIC_", "OPENROUTER_"))
+        and not name.endswith("_BASE_URL")
     }
     variables = {**own, "TEMPORAL_ADDRESS": NOWHERE, "OPENAI_API_KEY": SECRET, **(environment or {})}
     command = [sys.executable, str(CHECKOUT / "worker.py"), *arguments]
@@ -42,22 +44,16 @@ def complaints(finished: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_without_variables_everything_has_a_default() -> None:
-    assert Settings.from_environment({}) == Settings(None, None, DEFAULT_OPENAI_BASE_URL, "agents")
+    assert Settings.from_environment({}) == Settings(None, "agents", provider_settings({}))
 
 
 def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
-    names = ("STEADYHAND_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "STEADYHAND_TASK_QUEUE")
+    names = ("STEADYHAND_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ACME_BASE_URL", "STEADYHAND_TASK_QUEUE")
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings()
 
 
 def test_the_task_queue_of_the_command_line_goes_first() -> None:
     assert Settings.from_environment({"STEADYHAND_TASK_QUEUE": "one"}, task_queue="two").task_queue == "two"
-
-
-def test_settings_do_not_show_the_key() -> None:
-    settings = Settings.from_environment({"OPENAI_API_KEY": SECRET})
-    assert settings.openai_api_key == SECRET
-    assert SECRET not in repr(settings)
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -70,14 +66,9 @@ def test_all_mistakes_are_told_at_once() -> None:
         Settings.from_environment(wrong)
     first, second, third = caught.value.problems
     assert first == "STEADYHAND_MODEL is 'gpt-4.1': write <provider>:<name>, for example openai:gpt-4.1-mini"
-    assert second.startswith("OPENAI_BASE_URL is not an http(s) URL")
-    assert "' agents\\n'" in third
+    assert "' agents\\n'" in second
+    assert third.startswith("OPENAI_BASE_URL: the base address must look like https://host/v1")
     assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["", "https://", "host/v1", "http://host:port/v1", "http://[::1", "http://host:0"])
-def test_a_base_url_needs_scheme_host_and_a_legal_port(url: str) -> None:
-    assert (Settings(openai_base_url=url).mistakes() == []) is False
 
 
 def test_the_worker_says_what_is_wrong_in_one_line() -> None:
@@ -96,14 +87,14 @@ def test_a_missing_key_names_the_agent_and_the_setting() -> None:
 def test_an_illegal_key_is_refused_before_anything_is_served(key: str) -> None:
     environment = {"STEADYHAND_MODEL": "openai:gpt-4.1-mini", "OPENAI_API_KEY": key}
     (line,) = complaints(run_worker("--app", "examples.refund_desk", environment=environment))
-    assert "refund_desk" in line
-    assert "OPENAI_API_KEY" in line
+    assert line == "OPENAI_API_KEY holds characters that cannot be part of a key"
 
 
 def test_an_unknown_provider_is_told_with_those_there_are() -> None:
     (line,) = complaints(run_worker("--app", "examples.refund_desk", environment={"STEADYHAND_MODEL": "acme:large"}))
     assert line == (
-        "agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only openai, scripted"
+        "agent refund_desk: STEADYHAND_MODEL is 'acme:large': there is no such provider, only anthropic, llamacpp, "
+        "ollama, openai, openai_responses, openrouter, scripted, vllm; for a server of your own set ACME_BASE_URL"
     )
 
 

@@ -27,6 +27,7 @@ from workflows.opening import check_options, first_call, opening_messages, read_
 from workflows.reviews import reviewed
 from workflows.run_state import RunState
 from workflows.tool_round import ToolRound
+from workflows.visibility import Visibility
 
 # What `run` and the handlers receive when the caller sent nothing. Arguments are taken raw and decoded inside: one that
 # the converter cannot decode would fail the workflow task again and again.
@@ -42,6 +43,7 @@ class AgentRun:
 
     def __init__(self) -> None:
         self._state = RunState()
+        self._visibility = Visibility(self._state)
 
     @workflow.run
     async def run(self, raw_input: RawValue = NO_PAYLOAD) -> AgentRunResult:
@@ -85,6 +87,7 @@ class AgentRun:
             for message in messages:
                 state.transcript.append(message)
         state.status = "running"
+        self._visibility.show()
 
     async def _load_agent(self, run_input: AgentRunInput) -> LoadedAgent:
         request = LoadAgentRequest(agent=run_input.agent, output_schema=run_input.options.output_schema)
@@ -140,9 +143,11 @@ class AgentRun:
         for answer in tool_round.answers(not_run):
             self._state.answer(answer)
         self._state.open_reply = None
+        self._visibility.show()
 
     def _waiting_for_approval(self, waiting: bool) -> None:
         self._state.status = "waiting_for_approval" if waiting else "running"
+        self._visibility.show()
 
     def _count_unknown_tools(self, reply: ModelReply) -> None:
         for call in reply.calls:
@@ -169,6 +174,7 @@ class AgentRun:
         state.text, state.output, state.finish_reason = reply.text, reply.output, reply.finish_reason
         state.status = "completed"
         state.journal.record("run_completed", rounds=state.limits.rounds)
+        self._visibility.show()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return state.result()
 
@@ -178,6 +184,7 @@ class AgentRun:
         state.status = "failed"
         state.error = RunError(type=failed.type, message=failed.message)
         state.journal.record("run_failed", error=failed.type, message=failed.message)
+        self._visibility.show()
         await workflow.wait_condition(workflow.all_handlers_finished)
         raise ApplicationError(failed.message, state.result(), type=failed.type, non_retryable=True) from None
 
@@ -186,6 +193,7 @@ class AgentRun:
         state.approvals.withdraw()
         state.status = "cancelled"
         state.journal.record("run_cancelled")
+        self._visibility.show()
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     # -- signals and updates ---------------------------------------------------------------------------------------
@@ -202,6 +210,7 @@ class AgentRun:
                 self._state.journal.record("signal_refused", name=name, reason=reason)
             else:
                 self._state.approvals.decide(payloads[0].payload.data)
+                self._visibility.show()
         except DecisionRefused:
             pass  # The gate has recorded it; a signal has nobody to tell.
         except Exception as bug:  # noqa: BLE001 - one signal must not end a run, nor retry its task for ever
@@ -212,7 +221,9 @@ class AgentRun:
     def decide(self, raw_decision: RawValue = NO_PAYLOAD) -> RecordedDecision:
         """Take one ApprovalDecision and return it as recorded. Fails with `DecisionRefused`, which says why."""
         try:
-            return self._state.approvals.decide(raw_decision.payload.data)
+            recorded = self._state.approvals.decide(raw_decision.payload.data)
+            self._visibility.show()
+            return recorded
         except DecisionRefused as refusal:
             raise ApplicationError(str(refusal), type="DecisionRefused", non_retryable=True) from None
 

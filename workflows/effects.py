@@ -14,13 +14,16 @@ class EffectLedger:
     def __init__(self, journal: Journal, records: Iterable[EffectRecord] = ()) -> None:
         self._journal = journal
         self._records = {record.call_id: record for record in records}
+        self._in_flight: set[str] = set()
 
     def intend(self, call: ToolCall) -> None:
         """Note that the call is about to be made: from here on its effect is unknown until settled."""
         self._records[call.call_id] = EffectRecord(call_id=call.call_id, tool=call.tool, state="unknown")
+        self._in_flight.add(call.call_id)
 
     def settle(self, call: ToolCall, outcome: ToolOutcome, compensated: bool | None = None) -> None:
         """Note what the call came to; `compensated` says how an undo went, where there was one."""
+        self._in_flight.discard(call.call_id)
         state: EffectState
         if compensated is not None:
             state = "compensated" if compensated else "compensation_failed"
@@ -37,3 +40,9 @@ class EffectLedger:
     def records(self) -> tuple[EffectRecord, ...]:
         """All entries, in call order."""
         return tuple(self._records.values())
+
+    @property
+    def needs_operator(self) -> bool:
+        """Whether nobody knows what a call came to that is over, or it could not be undone."""
+        uncertain = (each for each in self._records.values() if each.state in ("unknown", "compensation_failed"))
+        return any(each.call_id not in self._in_flight for each in uncertain)

@@ -9,6 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, ModelRequest
+from contracts.hints import EMPTY_REPLY_HINT, OUTPUT_HINT
 from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message
 from workflows import options as activity_options
@@ -21,9 +22,6 @@ PAUSES_IN_A_ROW = 10
 # Waits that a provider asked for, each of at most a day, before a model counts as not available.
 WAITS_IN_A_ROW = 3
 LONGEST_WAIT = timedelta(days=1)
-
-EMPTY_REPLY_HINT = "Your last reply was empty. Answer in words, or call one of the tools."
-OUTPUT_HINT = "Your last answer does not match the schema it must match. Answer again, with nothing but the JSON.\n"
 
 # What another model may do better at: this one cannot be had.
 _NOT_THERE = ("ModelUnavailable", "ModelAuthentication")

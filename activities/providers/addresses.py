@@ -5,13 +5,21 @@ from urllib.parse import urlsplit
 
 import httpx
 
-# What the paths of the model APIs end in.
-_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
+# What the paths of the model APIs end in, and the half of one.
+_ENDPOINT = re.compile(r"/(chat|chat/completions|completions|responses|messages|embeddings|models)$")
+_VERSION = re.compile(r"/v[0-9]+[a-z0-9]*(?=/|$)")
+_VERSION_TWICE = re.compile(rf"({_VERSION.pattern})\1(/|$)")
+_DOTS = re.compile(r"/\.\.?(/|$)")
+# Anthropic's own clients are given a base without the version ("Client SDKs", ANTHROPIC_BASE_URL), and whoever offers
+# this API documents such a base, for example https://host/anthropic. Bases of the other APIs are complete: some
+# servers have no version at all.
+_VERSION_LEFT_OUT = frozenset({"/messages"})
 
 
 def endpoint(base_url: str, path: str) -> str:
     """`<base><path>`, where a base without a path gets `/v1`. `path` is the API's own, such as `/chat/completions`; a
-    base that already ends in it stays as it is.
+    base that already ends in it stays as it is. For `/messages` a base with a path but without a version gets `/v1` as
+    well.
 
     Raises ValueError with the reason for a base that is no plain http(s) address, or the endpoint of another API. The
     reason never shows the base: it may hold a password.
@@ -32,8 +40,14 @@ def endpoint(base_url: str, path: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("the base address must not hold credentials")
     base = re.sub("/+", "/", parts.path).rstrip("/")
+    if _DOTS.search(base):
+        raise ValueError("the base address must not have . or .. in its path")
+    if _VERSION_TWICE.search(base):
+        raise ValueError("the base address has the version twice")
     if not base.endswith(path):
         if _ENDPOINT.search(base):
             raise ValueError("the base address is the endpoint of another API: leave out its last part")
-        base = f"{base or '/v1'}{path}"
+        if not base or (path in _VERSION_LEFT_OUT and not _VERSION.search(base)):
+            base = f"{base}/v1"
+        base = f"{base}{path}"
     return f"{parts.scheme}://{parts.netloc}{base}"

@@ -101,10 +101,10 @@ class Details:
 class Calls:
     """`tool_calls`, in the order in which they begin.
 
-    A piece belongs to the call of its index, and without one to the call of its id, else to the latest. It begins a
-    new call all the same where a name comes with another id (servers that give each call the index 0; without a name,
-    another id is one that the server makes up for each piece), or another name comes after the arguments began. Ids
-    and names that are repeated count once.
+    A piece belongs to the call of its index; without one to the call of its id, and without either to the latest. Ids
+    and names that are repeated count once. Not every server numbers its calls, so a piece with a name begins another
+    one where it has another id, where the name is another one though there are arguments, or where an object begins
+    after one has ended. Without a name, another id is one that the server makes up for each piece.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Calls:
             position = self._by_index.get(index)
         else:
             position = self._without_index(call_id, name, arguments)
-        if position is None or self._calls[position].is_another(call_id, name):
+        if position is None or self._calls[position].is_before(call_id, name, arguments):
             position = len(self._calls)
             self._calls.append(_Call())
         if isinstance(index, int):
@@ -135,36 +135,40 @@ class Calls:
         return [call.value() for call in self._calls]
 
     def _without_index(self, call_id: str, name: str, arguments: str) -> int | None:
-        latest = len(self._calls) - 1 if self._calls else None
         if call_id:
             return next((n for n, call in enumerate(self._calls) if call.call_id == call_id), None)
-        # Without an id either, a name with the beginning of an object, or with nothing yet, is a call of its own.
-        begins = name and (not arguments or arguments.lstrip().startswith("{"))
-        return None if begins else latest
+        if not self._calls:
+            return None
+        latest = self._calls[-1]
+        begins = name and (name != latest.name or (latest.looks_whole and not arguments))
+        return None if begins else len(self._calls) - 1
 
 
 class _Call:
     def __init__(self) -> None:
         self.call_id = ""
         self.name = ""
+        self.looks_whole = False
         self._fields: dict[str, JsonValue] = {}
         self._arguments: list[str] = []
 
-    def is_another(self, call_id: str, name: str) -> bool:
-        if not name:
+    def is_before(self, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a piece with these begins the next call."""
+        if not name or not self.name:
             return False
-        other_id = bool(call_id and self.call_id and call_id != self.call_id)
-        return other_id or bool(self._arguments and self.name and name != self.name)
+        if call_id and self.call_id and call_id != self.call_id:
+            return True
+        # Within JSON, no object begins where one has just ended.
+        return bool(self._arguments) and (name != self.name or (self.looks_whole and arguments.lstrip()[:1] == "{"))
 
     def add(self, piece: dict[str, JsonValue], call_id: str, name: str, arguments: str) -> None:
         self._fields.update({key: value for key, value in piece.items() if value is not None})
         self.call_id = self.call_id or call_id
-        if name.startswith(self.name):
-            self.name = name
-        elif name:
-            self.name += name
+        # A server that sends the name in pieces, or again as far as it has it.
+        self.name = name if name.startswith(self.name) else self.name + name
         if arguments:
             self._arguments.append(arguments)
+            self.looks_whole = arguments.rstrip().endswith("}")
 
     def value(self) -> JsonValue:
         function: JsonValue = {"name": self.name, "arguments": whole(self._arguments)}

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from activities.providers import failures
 from activities.providers.chat_pieces import REASONING_FIELDS, Calls, Content, Details, whole
-from activities.providers.chat_replies import usage_told
+from activities.providers.chat_usage import usage_told
 from activities.providers.dialect import ReplyStream
 from activities.providers.failures import Endpoint, ReportedError
 from activities.providers.interface import Delta, ModelFailure
@@ -95,7 +95,8 @@ class ChatStream(ReplyStream):
     def _chunk(self, event: str, data: str) -> dict[str, JsonValue]:
         """The chunk that the data is. Of an event that is called `error`, all of the data tells what is wrong."""
         try:
-            chunk: JsonValue = json.loads(data)
+            # Lenient about control characters in texts: some servers do not escape them, and nothing is lost by it.
+            chunk: JsonValue = json.loads(data, strict=False)
         # What is whole but beyond this machine was paid for, and would come again.
         except RecursionError:
             raise ModelFailure("ModelBehaviour", "a part of the reply is nested too deeply to be read") from None

@@ -5,11 +5,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from pydantic import JsonValue
 
+from activities.providers.delays import retry_after
 from activities.providers.interface import ModelFailure
 from activities.providers.secrecy import Secret
 from activities.visible import visible
@@ -17,8 +16,17 @@ from contracts.text import cut, encodable
 
 MESSAGE_MAX_CHARACTERS = 500
 
-_RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429})
+# 498 is Groq's own, for a service tier without capacity left (Groq, "API error codes").
+_RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429, 498})
+_PAYMENT_REQUIRED = 402
 _FILTERED = frozenset({"content_filter", "responsibleaipolicyviolation", "content_policy_violation"})
+# OpenAI ("Error codes", invalid_prompt), Anthropic, OpenRouter ("Moderation errors"), xAI and DeepSeek tell it in words
+# only, with the status of a bad request or of a refused key.
+_FILTERED_WORDS = re.compile(
+    r"(input|prompt|content|request|output|message)s? (was|were|is|has been) flagged|requires moderation"
+    r"|content (management|filtering) policy|violates? (our )?(usage|content) (polic|guideline)|content exists risk",
+    re.IGNORECASE,
+)
 _TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 # The last alternative is OpenAI's 429 for one request above the whole limit of a minute: waiting cannot help.
 _TOO_LONG_WORDS = re.compile(
@@ -29,7 +37,13 @@ _TOO_LONG_WORDS = re.compile(
 )
 _KEY_REFUSED = frozenset({"invalid_api_key", "authentication_error"})
 _KEY_REFUSED_WORDS = re.compile(r"(incorrect|invalid) api key|api key (is )?(not valid|invalid)", re.IGNORECASE)
-_OUT_OF_QUOTA = re.compile(r"insufficient_(quota|balance|credits?)|billing")
+_OUT_OF_QUOTA = re.compile(r"insufficient_(quota|balance|credits?)|exceeded_current_quota|spend(ing)?_limit|billing")
+# Not "exceeded your current quota": OpenAI says that of money, Google of requests in a minute.
+_OUT_OF_QUOTA_WORDS = re.compile(
+    r"credit balance is too low|insufficient (balance|credits?|funds)|used all available credits"
+    r"|(monthly|your) spend(ing)? limit",
+    re.IGNORECASE,
+)
 # Errors inside a 200 have no status. What is not listed is taken for a passing fault of the server.
 _STATUS_OF_NAME = {
     "authentication_error": 401,
@@ -39,7 +53,14 @@ _STATUS_OF_NAME = {
     "model_not_found": 404,
     "insufficient_quota": 429,
     "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "billing_error": 402,
+    "request_too_large": 413,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
 }
 
 
@@ -69,31 +90,26 @@ def error_in(body: JsonValue) -> ReportedError | None:
         return _read(error)
     if isinstance(error, str) and error.strip():
         return _read({**body, "message": error})
-    return _read(body) if body.get("object") == "error" else None
+    # The second is the error event of OpenAI's Responses, whose fields stand in the event itself.
+    return _read(body) if "error" in (body.get("object"), body.get("type")) else None
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes, endpoint: Endpoint) -> ModelFailure:
     """The failure that a response with a status other than 2xx stands for. `body` may be cut off."""
     said = f"{endpoint.address} answered {status}"
-    return _classify(status, _error_of(body.decode(errors="replace")), said, endpoint, retry_after(headers))
+    text = body.decode(errors="replace")
+    held = _json_in(text)
+    failure = _classify(status, _error_of(held, text), said, endpoint, retry_after(status, headers, held))
+    # What Anthropic and OpenAI tell their own clients: this request cannot succeed however often it is sent.
+    if headers.get("x-should-retry") == "false":
+        failure.retryable, failure.retry_after = False, None
+    return failure
 
 
 def from_error(error: ReportedError, endpoint: Endpoint) -> ModelFailure:
     """The failure that an error inside a 200 stands for."""
     status = error.status or next((code for name, code in _STATUS_OF_NAME.items() if name in error.names), 500)
     return _classify(status, error, f"{endpoint.address} answered with an error", endpoint, None)
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long to wait, in seconds from 0: `retry-after-ms`, else `retry-after` as seconds or as an HTTP date (RFC
-    9110, 10.2.3). None when neither is there and legible."""
-    seconds = _number(headers.get("retry-after-ms", ""), scale=1_000)
-    if seconds is None:
-        written = headers.get("retry-after", "")
-        seconds = _number(written)
-        if seconds is None:
-            seconds = _seconds_until(written)
-    return None if seconds is None else max(seconds, 0.0)
 
 
 def presentable(failure: ModelFailure, secret: Secret) -> ModelFailure:
@@ -113,29 +129,44 @@ def _classify(
     status: int, error: ReportedError, said: str, endpoint: Endpoint, wait_seconds: float | None
 ) -> ModelFailure:
     message = f"{said}: {error.message}"
-    if error.names & _FILTERED:
+    passing = status in _RETRYABLE_BELOW_500 or status >= 500
+    if error.names & _FILTERED or (not passing and _FILTERED_WORDS.search(error.message)):
         return ModelFailure("ModelRefused", message)
+    if status == _PAYMENT_REQUIRED and wait_seconds is not None:
+        # OpenRouter's, where other requests hold what is left of the money ("Errors and debugging").
+        return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
+    if status == _PAYMENT_REQUIRED or _is_out_of_quota(error):
+        return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
     if status in (401, 403) or error.names & _KEY_REFUSED or _KEY_REFUSED_WORDS.search(error.message):
         return ModelFailure("ModelAuthentication", f"{said}: check the key in {endpoint.key_name}: {error.message}")
     if error.names & _TOO_LONG or _TOO_LONG_WORDS.search(error.message):
         return ModelFailure("ContextWindowExceeded", message)
-    if status in _RETRYABLE_BELOW_500 or status >= 500:
-        if any(_OUT_OF_QUOTA.search(name) for name in error.names):
-            return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
+    if passing:
         return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
     return ModelFailure("ModelBadRequest", message)
 
 
-def _error_of(text: str) -> ReportedError:
-    """What the body of a failed request says, whatever it is."""
+def _is_out_of_quota(error: ReportedError) -> bool:
+    named = any(_OUT_OF_QUOTA.search(name) for name in error.names)
+    return named or bool(_OUT_OF_QUOTA_WORDS.search(error.message))
+
+
+def _json_in(text: str) -> JsonValue:
+    """What the body of a failed request holds; None where that is no JSON."""
     try:
         body: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
-        page = text.lstrip()[:1] == "<"
-        return ReportedError("an HTML page" if page else text.strip() or "nothing")
-    if isinstance(body, dict):
-        return error_in(body) or _read(body)
-    return ReportedError(text)
+        return None
+    # Google puts the errors of its OpenAI-compatible API into an array.
+    return body[0] if isinstance(body, list) and len(body) == 1 else body
+
+
+def _error_of(held: JsonValue, text: str) -> ReportedError:
+    """What the body of a failed request says, whatever it is."""
+    if isinstance(held, dict):
+        return error_in(held) or _read(held)
+    page = text.lstrip()[:1] == "<"
+    return ReportedError("an HTML page" if page else text.strip() or "nothing")
 
 
 def _read(fields: dict[str, JsonValue]) -> ReportedError:
@@ -164,16 +195,3 @@ def _as_text(value: JsonValue) -> str:
         return json.dumps(value)
     except RecursionError:
         return "an error that is nested too deeply to be read"
-
-
-def _number(text: str, scale: float = 1.0) -> float | None:
-    return float(text) / scale if re.fullmatch(r"\s*[+-]?[0-9]+(\.[0-9]*)?\s*", text) else None
-
-
-def _seconds_until(http_date: str) -> float | None:
-    try:
-        moment = parsedate_to_datetime(http_date)
-    except (ValueError, OverflowError):
-        return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - datetime.now(UTC)).total_seconds()

@@ -9,11 +9,13 @@ from httpx_sse import EventSource
 
 from activities.providers import failures
 from activities.providers.addresses import endpoint
+from activities.providers.cut_off import marked_if_cut_off
 from activities.providers.dialect import Dialect, ReplyStream
 from activities.providers.failures import Endpoint
 from activities.providers.interface import Completion, CompletionRequest, Delta, ModelFailure, Publish, to_nobody
 from activities.providers.legal import compact_json
 from activities.providers.readings import decoded
+from activities.providers.request_headers import checked_header
 from activities.providers.secrecy import Secret, SecretStream, checked_key, without_secret
 
 REPLY_MAX_BYTES = 16 * 1_048_576
@@ -48,15 +50,16 @@ class HttpModel:
         self._http = http
         self._dialect = dialect
         self._endpoint = Endpoint(endpoint(base_url, dialect.path), key_name)
-        key = None if api_key is None else checked_key(api_key, key_name)
-        self._secret = Secret(key or "", *headers.values())
-        self._headers = {**dialect.headers(key or ""), **headers, "content-type": "application/json"}
+        key = "" if api_key is None else checked_key(api_key, key_name)
+        added = dict(checked_header(name, value) for name, value in headers.items())
+        self._secret = Secret(key, *added.values())
+        self._headers = {**dialect.headers(key), **added, "content-type": "application/json"}
         self._streaming = streaming
 
     async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
         """The model's reply to one HTTP request. Raises `ModelFailure`; lets cancellation through."""
         try:
-            completion = await self._send(request, publish)
+            completion = marked_if_cut_off(request, await self._send(request, publish))
         except ModelFailure as failure:
             raise failures.presentable(failure, self._secret) from None
         # After decoding: in the body, the key may be written in as many ways as JSON has to escape a text.
@@ -102,7 +105,7 @@ class HttpModel:
                         break
             if body.exceeded and not stream.ended:
                 raise self._too_long()
-            if not (stream.ended or stream.may_end):
+            if not stream.ended and (body.unfinished or not stream.may_end):
                 address = self._endpoint.address
                 raise ModelFailure("ModelUnavailable", f"{address} broke the reply off", retryable=True)
             await _publish_all(unsaid.rest(), publish)
@@ -122,6 +125,13 @@ class _Bounded(httpx.AsyncByteStream):
     def __init__(self, response: httpx.Response, max_bytes: int) -> None:
         self._response = response
         self._left = max_bytes
+        self._end = b""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether what was read so far ends within an event, which by the standard is not read any more."""
+        lines = self._end.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return bool(lines) and not lines.endswith(b"\n\n")
 
     @property
     def exceeded(self) -> bool:
@@ -131,6 +141,7 @@ class _Bounded(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._response.aiter_bytes():
             self._left -= len(chunk)
+            self._end = (self._end + chunk[-4:])[-4:]
             yield chunk
             if self.exceeded:
                 return

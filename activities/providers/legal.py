@@ -96,6 +96,9 @@ def wire_ids(messages: Sequence[Message], legal_id: str = r"\S+", max_length: in
         wanted = call.provider_call_id or ""
         if wanted in used or len(wanted) > max_length or not re.fullmatch(legal_id, wanted):
             wanted = call.call_id
+        # In messages that a run was given, ours may be anything.
+        if len(wanted) > max_length or not re.fullmatch(legal_id, wanted):
+            wanted = _NOT_IN_A_NAME.sub("_", wanted)[:64] or "call"
         while wanted in used:
             wanted += "_"
         used.add(wanted)

@@ -38,7 +38,8 @@ from examples.refund_desk.watching import (
 )
 from runtime import logs
 from runtime.dev_server import DEFAULT_PORTS, DevServer, Ports, dev_server, free_ports
-from runtime.serving import agent_worker, model_providers
+from runtime.model_providers import model_providers
+from runtime.serving import agent_worker
 from runtime.settings import Settings, StartupError
 
 PROMPT = "Order ord_1042 arrived broken. Please refund it."

@@ -75,6 +75,8 @@ class Received:
 
 
 Canned = Response | tuple[int, Mapping[str, str], bytes | str]
+# Why an API would not accept a request body, or None.
+Illegality = Callable[[dict[str, JsonValue]], str | None]
 Answer = Callable[[dict[str, JsonValue]], Response | Awaitable[Response]]
 
 
@@ -212,10 +214,11 @@ class ModelServer:
 
 class RecordedConversation:
     """The responses of a recorded conversation, in order. An illegal request is answered with a 400 that says why, as
-    providers do, and does not use up a response; `refused` lists the reasons."""
+    providers do, and does not use up a response; `refused` lists the reasons. `illegality` holds the API's rules."""
 
-    def __init__(self, responses: Sequence[Response]) -> None:
+    def __init__(self, responses: Sequence[Response], illegality: Illegality = request_illegality) -> None:
         self._responses = list(responses)
+        self._illegality = illegality
         self.refused: list[str] = []
         self.left = len(self._responses)
 
@@ -227,7 +230,7 @@ class RecordedConversation:
         return cls([*(_replied(message) for message in messages if _is_reply(message)), last])
 
     def __call__(self, request: dict[str, JsonValue]) -> Response:
-        reason = request_illegality(request)
+        reason = self._illegality(request)
         if reason is None and not self.left:
             reason = "the recorded conversation is over"
         if reason is not None:

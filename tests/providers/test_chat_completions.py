@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from activities.providers.addresses import endpoint
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
-from contracts.messages import Message, ToolCall, Usage
+from contracts.messages import Message, ToolCall
 from contracts.tools import ToolContract
 from tests.providers.asking import KEY, answered, asked
 from tests.providers.legality import messages_illegality
@@ -87,7 +87,8 @@ async def test_the_request_says_what_the_api_needs() -> None:
     assert plain.json == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
-        "stream": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
     assert with_tools.json is not None
     assert with_tools.json["tools"] == [
@@ -166,24 +167,6 @@ async def test_the_text_parts_of_a_content_list_are_joined() -> None:
         {"type": "text", "text": "b"},
     ]
     assert (await answered(chat_reply({"content": parts}))).text == "ab"
-
-
-@pytest.mark.parametrize(
-    ("usage", "expected"),
-    [
-        (None, Usage()),
-        ("many", Usage()),
-        ({"prompt_tokens": None, "completion_tokens": -3, "prompt_tokens_details": None}, Usage()),
-        ({"prompt_tokens": "9", "completion_tokens": True, "completion_tokens_details": [1]}, Usage()),
-        ({"prompt_tokens": 1e300, "completion_tokens": 2.0}, Usage(output_tokens=2)),
-        (
-            {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}},
-            Usage(input_tokens=5, cached_input_tokens=5),
-        ),
-    ],
-)
-async def test_odd_usage_is_counted_as_far_as_it_makes_sense(usage: JsonValue, expected: Usage) -> None:
-    assert (await answered(chat_reply({"content": "Hi"}, usage=usage))).usage == expected
 
 
 async def test_a_length_stop_marks_the_reply_as_truncated() -> None:

@@ -1,12 +1,8 @@
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-
 import httpx
 import pytest
 from pydantic import JsonValue
 
 from activities.arguments import UnreadableArguments, propose, read_arguments
-from activities.providers import failures
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
 from activities.providers.interface import Completion, ModelErrorType, ModelFailure
@@ -165,36 +161,6 @@ async def test_a_status_is_classified(status: int, body: JsonValue, type: ModelE
     failure = await failed(Response.of(body, status))
     assert (failure.type, failure.retryable) == (type, retryable)
     assert str(status) in str(failure)
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "41"}, 41.0),
-        ({"retry-after": " 1.5 "}, 1.5),
-        ({"retry-after": "-5"}, 0.0),
-        ({"retry-after": "9" * 400}, 3600.0),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 GMT"}, 3600.0),
-        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
-        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 -9999999999999"}, None),
-        ({"retry-after": "1", "retry-after-ms": "0"}, 0.0),
-        ({"retry-after": "1", "retry-after-ms": "250"}, 0.25),
-        ({"retry-after": "1", "retry-after-ms": "x"}, 1.0),
-    ],
-)
-async def test_the_delay_a_provider_asks_for_is_kept_in_bounds(headers: dict[str, str], seconds: float | None) -> None:
-    assert (await failed((503, headers, ""))).retry_after == seconds
-
-
-async def test_a_delay_as_a_date_counts_from_now() -> None:
-    date = format_datetime(datetime.now(UTC) + timedelta(seconds=120), usegmt=True)
-    seconds = failures.retry_after({"retry-after": date})
-    assert seconds is not None
-    assert 60 < seconds <= 120
 
 
 async def test_a_refused_key_is_named_by_its_setting_and_never_shown() -> None:

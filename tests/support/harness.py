@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
 from activities.catalog import Catalog
+from activities.hooks import Hooks
 from activities.providers.interface import ModelProvider
 from activities.providers.scripted import Script, Scripted
 from contracts.agents import AgentSpec
@@ -52,6 +53,7 @@ class Harness:
         *agents: AgentSpec,
         scripts: Mapping[str, Script] | None = None,
         providers: Mapping[str, ModelProvider] | None = None,
+        hooks: Sequence[Hooks] = (),
         max_cached_workflows: int = 1000,
     ) -> AsyncIterator[Worker]:
         """A worker in this process."""
@@ -59,7 +61,7 @@ class Harness:
         async with agent_worker(
             self.client,
             self.task_queue,
-            Catalog(agents),
+            Catalog(agents, hooks=hooks),
             {**scripted, **(providers or {})},
             max_cached_workflows=max_cached_workflows,
         ) as worker:

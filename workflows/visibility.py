@@ -1,0 +1,61 @@
+"""What a run shows of itself to those who look for it: its search attributes, set when they change."""
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeUpdate
+
+from contracts.search_attributes import (
+    AGENT_COST_USD,
+    AGENT_NAME,
+    AGENT_NEEDS_OPERATOR,
+    AGENT_PENDING_APPROVALS,
+    AGENT_ROUNDS,
+    AGENT_STATUS,
+    AGENT_TENANT,
+    AGENT_TOOL,
+)
+from contracts.text import head
+from workflows.run_state import RunState
+
+# A value longer than this is refused by some visibility stores, in bytes.
+KEYWORD_MAX_BYTES = 255
+
+
+class Visibility:
+    """The search attributes of one run. Only those are set that the namespace had when the run was started: setting
+    another one would fail the workflow task for ever."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._shown: dict[str, object] = {}
+
+    def show(self) -> None:
+        """Set what has changed since the last time, each time in one event or none."""
+        state = self._state
+        if not state.search_attributes:
+            return
+        changed = [update for update in self._updates() if self._is_news(update)]
+        if changed:
+            workflow.upsert_search_attributes(changed)
+            self._shown.update({update.key.name: update.value for update in changed})
+
+    def _is_news(self, update: SearchAttributeUpdate[Any]) -> bool:
+        name = update.key.name
+        return name in self._state.search_attributes and self._shown.get(name) != update.value
+
+    def _updates(self) -> list[SearchAttributeUpdate[Any]]:
+        state = self._state
+        pending = state.approvals.pending
+        updates: list[SearchAttributeUpdate[Any]] = [
+            AGENT_NAME.value_set(state.agent.name),
+            AGENT_STATUS.value_set(state.status),
+            AGENT_PENDING_APPROVALS.value_set(len(pending)),
+            AGENT_TOOL.value_set(sorted({request.tool for request in pending})),
+            AGENT_ROUNDS.value_set(state.limits.rounds),
+            AGENT_COST_USD.value_set(state.spending.cost.total),
+            AGENT_NEEDS_OPERATOR.value_set(state.effects.needs_operator),
+        ]
+        if state.context.tenant_id is not None:
+            updates.append(AGENT_TENANT.value_set(head(state.context.tenant_id, KEYWORD_MAX_BYTES)))
+        return updates
