@@ -158,6 +158,20 @@ async def test_a_failed_attempt_says_whether_there_is_another(
     assert (end.type, end.error, end.retried) == ("model_failed", told, retried)
 
 
+async def test_the_end_is_told_once() -> None:
+    sink = Kept()
+
+    async def attempt(publisher: DeltaPublisher) -> None:
+        await publisher.completed(ANSWER)
+        await publisher.completed(ANSWER)
+        await publisher.failed("ModelUnavailable", retryable=True)
+        raise RuntimeError("x")
+
+    with pytest.raises(RuntimeError):
+        await attempt_of(sink, attempt)
+    assert [event.type for event in sink.events][2:] == ["model_completed"]
+
+
 async def test_dropping_everything_makes_nothing_and_starts_nothing() -> None:
     called = list[str]()
 
