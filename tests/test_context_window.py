@@ -105,7 +105,8 @@ async def test_a_counter_that_fails_ends_the_run_by_name_before_the_model_is_ask
 
 async def test_a_model_that_takes_anothers_place_is_asked_within_its_own_window(harness: Harness) -> None:
     """Its window is in the worker's table; the agent's own is that of its first model."""
-    gone = {**says("never said"), "failures": [{"type": "ModelAuthentication", "retryable": False}]}
+    refused: JsonValue = {"type": "ModelAuthentication", "retryable": False}
+    gone: dict[str, JsonValue] = {**says("never said"), "failures": [refused]}
     agent = scripted_agent().model_copy(
         update={"fallback_models": ("scripted:small",), "context": ContextBudget(window=100_000)}
     )
