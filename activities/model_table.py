@@ -61,8 +61,8 @@ class ModelTable:
     def completed(self, agent: AgentSpec) -> AgentSpec:
         """The agent with a price for each of its models and a window, where it says none itself and the table does.
 
-        The window is the main model's: that is the one a run is tuned for, and a fallback with a smaller one is not to
-        cost every run a part of its conversation. What does not fit there is refused by its API. Raises
+        The window is the first model's: a fallback with a smaller one is not to cost every run a part of its
+        conversation, but only those that go on with it. Raises
         `ModelTableError` where the agent reserves more output than that window holds.
         """
         known = {model: self.facts(model).price for model in (agent.model, *agent.fallback_models)}

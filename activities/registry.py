@@ -50,7 +50,7 @@ class Activities:
     def all(self) -> Sequence[Callable[..., object]]:
         """What a worker registers."""
         runs, tools = HeldRuns(), self._catalog.tools.values()
-        requests = Requests(self._catalog.hooks, self._catalog.counters)
+        requests = Requests(self._catalog.hooks, self._catalog.counters, self._models)
         return [
             AgentCatalog(self._catalog, self._models, self._search_attributes).load_agent,
             ModelCalls(self._providers, runs, requests, self._sink).call_model,

@@ -1,5 +1,6 @@
 """From what a run asks for to the request that its model is sent: the agent's, within its window and its budgets."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.hooks import Hooks, called
 from activities.model_attempt import final
+from activities.model_table import ModelTable
 from activities.providers.interface import CompletionRequest
 from activities.providers.legal import legal
 from activities.token_counts import Count, CountFailed, TokenCounter, counter_for
@@ -15,7 +17,7 @@ from activities.window import Fitted, WindowExceeded, fit
 from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Message, Usage
-from contracts.models import TOKENS_PER_PRICE, ModelSettings
+from contracts.models import TOKENS_PER_PRICE, ContextBudget, ModelSettings
 
 # How long a reply may be, in tokens, where a budget has to hold and the agent says nothing. More than some models can
 # write at all would be refused by their APIs.
@@ -34,11 +36,13 @@ class PreparedRequest:
 
 
 class Requests:
-    """Prepares model calls with the hooks and the token counters of the served applications."""
+    """Prepares model calls with the hooks and the token counters of the served applications, and what is known of
+    models."""
 
-    def __init__(self, hooks: Mapping[str, Hooks], counters: tuple[TokenCounter, ...]) -> None:
+    def __init__(self, hooks: Mapping[str, Hooks], counters: tuple[TokenCounter, ...], models: ModelTable) -> None:
         self._hooks = hooks
         self._counters = counters
+        self._models = models
 
     async def prepare(
         self, asked: ModelRequest, agent: AgentSpec, messages: tuple[Message, ...], billed: Usage
@@ -60,9 +64,16 @@ class Requests:
         )
         request = await self._hooked(request, asked, agent)
         count = counter_for(model, self._counters)
-        fitted = _fitted(request, agent, count)
+        # A long conversation, or an app's own counter, takes its time: this worker's other runs must not wait for it.
+        fitted = await asyncio.to_thread(_fitted, request, self._window(agent, model), count)
         settings = _within_budgets(fitted, asked, agent, model, billed)
         return PreparedRequest(replace(fitted.request, settings=settings), fitted.input_tokens, count)
+
+    def _window(self, agent: AgentSpec, model: str) -> ContextBudget:
+        """The agent's window, which is its first model's; the smaller one of a model that takes its place."""
+        own = None if model == agent.model else self._models.facts(model).context_window
+        windows = [window for window in (agent.context.window, own) if window is not None]
+        return agent.context.model_copy(update={"window": min(windows, default=None)})
 
     async def _hooked(self, request: CompletionRequest, asked: ModelRequest, agent: AgentSpec) -> CompletionRequest:
         hooks = self._hooks.get(agent.name)
@@ -98,9 +109,9 @@ def _settings_of_round(settings: ModelSettings, round: int) -> ModelSettings:
     return settings.model_copy(update={"tool_choice": "auto"})
 
 
-def _fitted(request: CompletionRequest, agent: AgentSpec, count: Count) -> Fitted:
+def _fitted(request: CompletionRequest, budget: ContextBudget, count: Count) -> Fitted:
     try:
-        return fit(request, agent.context, count)
+        return fit(request, budget, count)
     except WindowExceeded as error:
         raise final("ContextWindowExceeded", str(error)) from None
     except CountFailed as error:
