@@ -3,9 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, get_args
 
@@ -18,38 +16,20 @@ from temporalio.exceptions import CancelledError
 
 from activities.catalog import Catalog, CatalogError
 from activities.delta_sinks import Callback
-from activities.providers.chat_completions import ChatCompletions
-from activities.providers.dialect import Dialect
 from activities.providers.http_model import HttpModel
 from activities.providers.interface import CompletionRequest, ModelFailure
-from activities.providers.messages import Messages
-from activities.providers.responses import Responses
 from activities.tooling import tool
 from contracts.activities import ModelReply, ModelRequest
-from contracts.agents import AgentSpec
 from contracts.hints import EMPTY_REPLY_HINT
 from contracts.messages import Message, Usage
 from contracts.models import ModelSettings
 from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState
-from contracts.tools import ToolContract
 from runtime.serving import agent_worker
 from tests.providers import asking_messages, asking_responses, chat_chunks
-from tests.providers.legality import request_illegality as chat_illegality
 from tests.providers.legality_messages import WhatItGave
-from tests.providers.legality_messages import request_illegality as messages_illegality
-from tests.providers.legality_responses import request_illegality as responses_illegality
-from tests.providers.model_server import (
-    EVENT_STREAM,
-    Illegality,
-    ModelServer,
-    RecordedConversation,
-    Response,
-    Streamed,
-    chat_reply,
-)
+from tests.providers.model_server import EVENT_STREAM, ModelServer, RecordedConversation, Response, Streamed
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
-    Handle,
     Harness,
     attempts,
     event_of,
@@ -59,30 +39,25 @@ from tests.support.harness import (
     state_of,
     transcript_of,
 )
+from tests.support.three_apis import (
+    APIS,
+    DIALECTS,
+    KEY,
+    RULES,
+    Call,
+    calls_in,
+    items_of,
+    model_attempts,
+    results_in,
+    said,
+    serving,
+    spec,
+)
 from tests.support.watching import Relay, Viewer
 from workflows.carry import Carry
 
-APIS = ("chat", "responses", "messages")
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 EACH_API = pytest.mark.parametrize("api", APIS)
-KEY = "TEST-TOKEN-9"
-
-DIALECTS: dict[str, type[ChatCompletions | Responses | Messages]] = {
-    "chat": ChatCompletions,
-    "responses": Responses,
-    "messages": Messages,
-}
-RULES: dict[str, Illegality] = {
-    "chat": chat_illegality,
-    "responses": responses_illegality,
-    "messages": messages_illegality,
-}
-# What each API says of a reply that ended of itself, that calls tools, and that its limit cut off.
-LABELS = {
-    "chat": {"stop": "stop", "calls": "tool_calls", "length": "length"},
-    "responses": {"stop": "completed", "calls": "completed", "length": "incomplete"},
-    "messages": {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens"},
-}
 
 ran: list[object] = []
 
@@ -125,153 +100,6 @@ def clean(dir: str, only: list[str]) -> str:
     """Clean a directory."""
     ran.append(dir)
     return "cleaned"
-
-
-# -- replies and requests of the three APIs ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call as a model writes it."""
-
-    tool: str
-    arguments: str
-    id: str = "call_1"
-
-
-def said(
-    api: str,
-    *calls: Call,
-    text: str | None = None,
-    label: str | None = "stop",
-    output: int = 8,
-    stream: bool = False,
-) -> Response:
-    """A reply of the API. `label` is one of LABELS or sent as it is; `output` is what it says it has written."""
-    reason = LABELS[api].get(label, label) if label is not None else None
-    if api == "messages":
-        return _messages_said(calls, text, reason, output, stream)
-    if api == "responses":
-        return _responses_said(calls, text, reason, output, stream)
-    message: dict[str, JsonValue] = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.tool, "arguments": call.arguments}}
-            for call in calls
-        ]
-    usage: JsonValue = {"prompt_tokens": 10, "completion_tokens": output, "total_tokens": 10 + output}
-    whole = chat_reply(message, reason, usage=usage)
-    return chat_chunks.streamed(whole) if stream else whole
-
-
-def _responses_said(calls: Sequence[Call], text: str | None, status: str | None, output: int, stream: bool) -> Response:
-    items: list[JsonValue] = [] if text is None else [asking_responses.message(text)]
-    for call in calls:
-        items.append(asking_responses.called(call.arguments, call.id, name=call.tool))
-    details: JsonValue = {"reason": "max_output_tokens"} if status == "incomplete" else None
-    response: dict[str, JsonValue] = {
-        **asking_responses.body(*items),
-        "status": status,
-        "incomplete_details": details,
-        "usage": {"input_tokens": 10, "output_tokens": output},
-    }
-    if not stream:
-        return Response.of(response)
-    kind = "incomplete" if status == "incomplete" else "completed"
-    events: list[JsonValue] = [{"type": "response.created", "response": {"status": "in_progress", "output": []}}]
-    for index, item in enumerate(items):
-        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    return Streamed.of_events(*events, {"type": f"response.{kind}", "response": response})
-
-
-def _messages_said(calls: Sequence[Call], text: str | None, reason: str | None, output: int, stream: bool) -> Response:
-    usage: JsonValue = {"input_tokens": 10, "output_tokens": output}
-    content: list[JsonValue] = [] if text is None else [asking_messages.text(text)]
-    if not stream:
-        # Whole, the API sends an object; what is none only a gateway sends, as the text it was given.
-        content += [_use(call, _object(call.arguments)) for call in calls]
-        return Response.of(asking_messages.reply(*content, stop_reason=reason, usage=usage))
-    message = asking_messages.reply(*content, stop_reason=reason, usage=usage)
-    *begun, last, stop = asking_messages.events(message)
-    for index, call in enumerate(calls, start=len(content)):
-        begun.append({"type": "content_block_start", "index": index, "content_block": _use(call, {})})
-        half = len(call.arguments) // 2
-        for piece in (call.arguments[:half], call.arguments[half:]):
-            begun.append(asking_messages.delta(index, "input_json_delta", partial_json=piece))
-        begun.append({"type": "content_block_stop", "index": index})
-    return Streamed.of_events(*begun, last, stop)
-
-
-def _use(call: Call, arguments: JsonValue) -> JsonValue:
-    return {"type": "tool_use", "id": call.id, "name": call.tool, "input": arguments}
-
-
-def _object(arguments: str) -> JsonValue:
-    try:
-        found: JsonValue = json.loads(arguments)
-    except ValueError:
-        return arguments
-    return found
-
-
-def items_of(api: str, request: dict[str, JsonValue] | None) -> list[dict[str, Any]]:
-    """The messages of a request, flat: of Anthropic's, each block is one."""
-    assert request is not None
-    messages: Any = request["input" if api == "responses" else "messages"]
-    if api != "messages":
-        return list(messages)
-    return [{"role": message["role"], **block} for message in messages for block in message["content"]]
-
-
-def results_in(api: str, request: dict[str, JsonValue] | None) -> list[tuple[str, str]]:
-    """The answers to calls in a request: the API's own id of the call, and the text."""
-    items = items_of(api, request)
-    if api == "chat":
-        return [(item["tool_call_id"], item["content"]) for item in items if item["role"] == "tool"]
-    if api == "responses":
-        return [(item["call_id"], item["output"]) for item in items if item.get("type") == "function_call_output"]
-    return [
-        (item["tool_use_id"], _text(item.get("content", ""))) for item in items if item.get("type") == "tool_result"
-    ]
-
-
-def _text(content: str | list[dict[str, Any]]) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
-
-
-def calls_in(api: str, request: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """The calls in a request: the API's own id, and the arguments as an object."""
-    items = items_of(api, request)
-    if api == "chat":
-        calls = [call for item in items for call in item.get("tool_calls", [])]
-        return {call["id"]: json.loads(call["function"]["arguments"]) for call in calls}
-    if api == "responses":
-        return {i["call_id"]: json.loads(i["arguments"]) for i in items if i.get("type") == "function_call"}
-    return {item["id"]: item["input"] for item in items if item.get("type") == "tool_use"}
-
-
-def spec(api: str, *tools: ToolContract, **more: object) -> AgentSpec:
-    model = "served:claude-sonnet-4-5" if api == "messages" else "served:gpt-4.1"
-    return scripted_agent(*tools).model_copy(update={"model": model, **more})
-
-
-@asynccontextmanager
-async def serving(
-    harness: Harness, api: str, agent: AgentSpec, *replies: Response, rules: Illegality | None = None
-) -> AsyncIterator[ModelServer]:
-    """A provider that plays the replies, and refuses what the API would refuse; in the end all were played, and nothing
-    was refused."""
-    played = RecordedConversation(replies, rules or RULES[api])
-    async with ModelServer(played) as server, httpx.AsyncClient(verify=False) as http:
-        dialect: Dialect = DIALECTS[api]()
-        async with harness.worker(agent, providers={"served": HttpModel(http, dialect, server.base_url, KEY)}):
-            yield server
-    assert (played.refused, played.left) == ([], 0)
-
-
-async def model_attempts(harness: Harness, run: Handle) -> list[int]:
-    (history,) = await histories(harness.client, run.id)
-    return list(attempts(history, "call_model"))
 
 
 # -- R-01: a label next to a content that it does not describe ---------------------------------------------------------
@@ -678,11 +506,14 @@ def _event(event: JsonValue) -> bytes:
 
 async def read(api: str, *pieces: bytes, cut: bool = False) -> str:
     """The text of a stream that comes in these pieces."""
-    streamed = Streamed(headers=EVENT_STREAM, pieces=pieces, cut=cut)
-    async with ModelServer([streamed]) as server, httpx.AsyncClient(verify=False) as http:
-        dialect: Dialect = DIALECTS[api]()
-        request = CompletionRequest("m", "Be brief.", (Message(role="user", text="Hello"),), ())
-        return (await HttpModel(http, dialect, server.base_url, KEY).complete(request)).text
+    async with ModelServer([Streamed(headers=EVENT_STREAM, pieces=pieces, cut=cut)]) as server:
+        return await _asked(api, server)
+
+
+async def _asked(api: str, server: ModelServer) -> str:
+    request = CompletionRequest("m", "Be brief.", (Message(role="user", text="Hello"),), ())
+    async with httpx.AsyncClient(verify=False) as http:
+        return (await HttpModel(http, DIALECTS[api](), server.base_url, KEY).complete(request)).text
 
 
 @EACH_API
@@ -719,6 +550,19 @@ async def test_r37_an_unfinished_last_event_is_a_broken_stream(api: str) -> None
         with pytest.raises(ModelFailure) as caught:
             await read(api, *before, cut)
         assert (caught.value.type, caught.value.retryable) == ("ModelUnavailable", True)
+
+
+@EACH_API
+async def test_r37_control_characters_that_nobody_escaped_are_text_in_whole_replies_and_errors_too(api: str) -> None:
+    whole = said(api, text="a-b").body.replace(b"a-b", b"a\x1c\x0bb")
+    async with ModelServer([Response(200, {"content-type": "application/json"}, whole)]) as server:
+        assert (await _asked(api, server)) == "a\x1c\x0bb"
+    error = b'{"error":{"type":"invalid_request_error","code":"context_length_exceeded","message":"too\x1clong"}}'
+    async with ModelServer([Response(400, {"content-type": "application/json"}, error)]) as server:
+        with pytest.raises(ModelFailure) as caught:
+            await _asked(api, server)
+    assert caught.value.type == "ContextWindowExceeded"
+    assert "code" not in str(caught.value)
 
 
 # -- R-39: what watchers see of a call that is made again --------------------------------------------------------------
