@@ -53,6 +53,7 @@ from tests.support.three_apis import (
     serving,
     spec,
 )
+from tests.support.tool_worker import outcomes_of
 from tests.support.watching import Relay, Viewer
 from workflows.carry import Carry
 
@@ -264,7 +265,12 @@ async def test_r05_what_cannot_be_encoded_crosses_every_boundary_once(harness: H
         run = await harness.start(PROMPT)
         result = await run.result()
         (history,) = await histories(harness.client, run.id)
+        replies_told = [event.data for event in await events_of(run) if event.type == "model_completed"]
+        results = await outcomes_of(run)
     assert ran == ["hi \ufffd", "score", "blob"]
+    # In the first reply the text and the arguments, in the second the text; of the tools, the first one's.
+    assert [told["replaced_characters"] for told in replies_told] == [2, 1]
+    assert [outcome.metadata.get("replaced_characters") for outcome in results] == [1, None, None]
     assert result.text == "Seen \ufffd."
     for name, times in (("call_model", 2), ("save", 1), ("score", 1), ("blob", 1)):
         assert list(attempts(history, name)) == [1] * times
