@@ -16,6 +16,7 @@ from activities.heartbeats import beating
 from activities.keywords import Budget
 from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
+from activities.providers.legal import compact_json
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
 from contracts.activities import ModelActivities, ModelReply, ModelRequest
@@ -111,7 +112,7 @@ def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int
     final = not completion.calls and not completion.paused and completion.text.strip()
     if agent.output_schema is not None and final:
         output, issues = check_answer(completion.text, agent.output_schema)
-    return ModelReply(
+    reply = ModelReply(
         text=encodable(completion.text),
         calls=tuple(
             propose(raw, f"call_{number}", tools, truncated=completion.truncated, budget=budget)
@@ -124,6 +125,13 @@ def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int
         output=output,
         output_issues=issues,
     )
+    return reply.model_copy(update={"replaced_characters": _replaced(reply)})
+
+
+def _replaced(reply: ModelReply) -> int:
+    """How many characters of a reply stand for something that could not be encoded."""
+    said = (reply.text, *(compact_json(call.arguments) for call in reply.calls))
+    return sum(text.count("\ufffd") for text in said)
 
 
 def _stamped(part: JsonValue, model: str) -> JsonValue:

@@ -82,6 +82,13 @@ class AgentSpec(Record):
                 raise ValueError(f"two tools are named {name!r}")
         return self
 
+    @model_validator(mode="after")
+    def _the_chosen_tool_is_there(self) -> Self:
+        chosen = self.settings.tool_choice
+        if chosen not in ("auto", "none", "required") and self.tool(chosen) is None:
+            raise ValueError(f"settings.tool_choice is {chosen!r}, which is no tool of this agent")
+        return self
+
     def tool(self, name: str) -> ToolContract | None:
         """The contract of the tool with this name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)

@@ -94,7 +94,7 @@ FIELDS: dict[type[Record], str] = {
     transcripts.TranscriptRef: "count digest tail",
     activities.ModelRequest: "agent_digest transcript next_call model key round tokens_left cost_left_usd context",
     activities.ModelReply: "text calls finish_reason truncated paused opaque output output_issues usage "
-    "usage_estimated",
+    "usage_estimated replaced_characters",
     activities.ModelCallFailure: "usage wait_seconds",
     activities.LoadAgentRequest: "agent output_schema",
     activities.ReviewRequest: "agent_digest calls context",

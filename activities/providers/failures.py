@@ -154,7 +154,7 @@ def _is_out_of_quota(error: ReportedError) -> bool:
 def _json_in(text: str) -> JsonValue:
     """What the body of a failed request holds; None where that is no JSON."""
     try:
-        body: JsonValue = json.loads(text)
+        body: JsonValue = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
     # Google puts the errors of its OpenAI-compatible API into an array.
