@@ -1,17 +1,12 @@
 """What an application decides about an agent's model calls and tool calls while it runs."""
 
-import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from activities.providers.interface import CompletionRequest
 from contracts.context import ExecutionContext
 from contracts.hooks import HookName
 from contracts.messages import ToolCall
-
-T = TypeVar("T")
 
 PrepareModelRequest = Callable[
     [CompletionRequest, ExecutionContext], CompletionRequest | Awaitable[CompletionRequest | None] | None
@@ -31,31 +26,33 @@ PrepareToolCall = Callable[[ToolCall, ExecutionContext], ToolCall | Denied | Awa
 @dataclass(frozen=True)
 class Hooks:
     """The hooks of one agent, as a public variable of a module that is served. Each may be sync, and is then called in
-    a thread, or async; one that raises is called again within the activity's retry policy, and then fails the run.
+    a thread, or async; one that raises, or has not answered after `timeout_seconds`, is called again within the
+    activity's retry policy, and then fails the run. What they are given is theirs: changing it changes nothing else.
 
     `prepare_model_request` is given each request before it is sent. It may return another one, with other instructions,
-    messages or settings and fewer tools, or None to end the run as ModelRefused before the model is paid. The run's
-    context, its transcript and its frozen agent stay what they are.
+    messages or settings, fewer tools or no web search, or None to end the run as ModelRefused before the model is paid.
+    A tool that it takes away cannot be called by the reply. The run's context, its transcript and its frozen agent stay
+    what they are.
 
     `prepare_tool_call` is given each call with valid arguments, before anybody is asked to approve it. It may return
     the call with other arguments, which are validated again and are then the ones that are shown, approved, run and
     kept, or a `Denied`. Nothing it returns takes an approval away.
+
+    A run keeps the hooks that its agent had when it began: a worker that lacks one leaves the step to other workers.
+    Raises ValueError for a timeout that leaves no time.
     """
 
     agent: str
     prepare_model_request: PrepareModelRequest | None = None
     prepare_tool_call: PrepareToolCall | None = None
+    timeout_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.timeout_seconds > 0:
+            raise ValueError("timeout_seconds must be more than 0")
 
     @property
     def names(self) -> tuple[HookName, ...]:
         """Those that there are."""
         names: tuple[HookName, ...] = ("prepare_model_request", "prepare_tool_call")
         return tuple(name for name in names if getattr(self, name) is not None)
-
-
-async def called(hook: Callable[..., T | Awaitable[T]], *arguments: object) -> T:
-    """What the hook returns."""
-    if inspect.iscoroutinefunction(hook):
-        return await hook(*arguments)  # type: ignore[no-any-return]
-    found = await asyncio.to_thread(hook, *arguments)
-    return await found if inspect.isawaitable(found) else found

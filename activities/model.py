@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 from temporalio import activity
@@ -17,17 +17,14 @@ from activities.keywords import Budget
 from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
 from activities.providers.legal import compact_json
+from activities.reply_size import check_reply_size, raw_size
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
 from contracts.activities import ModelActivities, ModelReply, ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Usage
-from contracts.text import encodable, json_size, legal_json
-
-# A reply enters history once: well below the 2 MiB that Temporal takes in one payload.
-REPLY_MAX_BYTES = 1_048_576
-# A call without a name, an id and arguments takes about this much there.
-_CALL_MIN_BYTES = 40
+from contracts.text import encodable, legal_json
+from contracts.tools import ToolContract
 
 log = logging.getLogger("steadyhand.model")
 
@@ -63,6 +60,11 @@ class ModelCalls(ModelActivities):
                 raise attempt.failed(failure) from None
             except ApplicationError as error:
                 raise attempt.with_bill(error) from None
+            except Exception as error:
+                # The server or the run could not be asked: nothing is paid by this attempt, and another may go well.
+                log.exception("a model call that was not made")
+                reason = f"{type(error).__name__} before the model was called; the worker's log has the details"
+                raise attempt.with_bill(ApplicationError(reason, type="InternalError")) from None
 
     async def _call(self, attempt: ModelAttempt, publish: Publish) -> ModelReply:
         request = attempt.request
@@ -73,8 +75,8 @@ class ModelCalls(ModelActivities):
         if provider is None:
             reason = f"this worker has no model provider {model.partition(':')[0]!r}, which agent {agent.name} needs"
             raise ApplicationError(reason, type="ModelUnavailable")
-        prepared = await self._requests.prepare(request, agent, messages, attempt.billed)
         try:
+            prepared = await self._requests.prepare(request, agent, messages, attempt.billed)
             return await self._reply(attempt, agent, model, provider, prepared, publish)
         except (ModelFailure, ApplicationError):
             raise
@@ -96,21 +98,25 @@ class ModelCalls(ModelActivities):
         completion = await provider.complete(prepared.request, publish)
         used = completion.usage or _estimated(completion, prepared)
         attempt.bill(used)
-        _check_size(_raw_size(completion))
+        check_reply_size(raw_size(completion))
         # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.
-        reply = await asyncio.to_thread(_parsed, completion, agent, model, attempt.request.next_call)
+        reply = await asyncio.to_thread(
+            _parsed, completion, agent, prepared.request.tools, model, attempt.request.next_call
+        )
         reply = reply.model_copy(update={"usage": attempt.billed, "usage_estimated": completion.usage is None})
-        _check_size(len(reply.model_dump_json().encode()))
+        check_reply_size(len(reply.model_dump_json().encode()))
         return reply
 
 
-def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int) -> ModelReply:
-    tools = {tool.name: tool for tool in agent.tools}
+def _parsed(
+    completion: Completion, agent: AgentSpec, offered: Sequence[ToolContract], model: str, next_call: int
+) -> ModelReply:
+    # Only what the request offered: a hook may have taken a tool away that the model remembers.
+    tools = {tool.name: tool for tool in offered}
     budget = Budget()
     output: JsonValue = None
     issues: tuple[str, ...] = ()
-    final = not completion.calls and not completion.paused and completion.text.strip()
-    if agent.output_schema is not None and final:
+    if agent.output_schema is not None and not completion.calls and completion.text.strip():
         output, issues = check_answer(completion.text, agent.output_schema)
     reply = ModelReply(
         text=encodable(completion.text),
@@ -118,7 +124,7 @@ def _parsed(completion: Completion, agent: AgentSpec, model: str, next_call: int
             propose(raw, f"call_{number}", tools, truncated=completion.truncated, budget=budget)
             for number, raw in enumerate(completion.calls, start=next_call)
         ),
-        finish_reason=completion.finish_reason,
+        finish_reason=None if completion.finish_reason is None else encodable(completion.finish_reason),
         truncated=completion.truncated,
         paused=completion.paused,
         opaque=tuple(_stamped(part, model) for part in completion.opaque),
@@ -144,18 +150,3 @@ def _estimated(completion: Completion, prepared: PreparedRequest) -> Usage:
     """What a reply has probably used whose provider does not count."""
     said = completion.text + "".join(call.name + call.arguments for call in completion.calls)
     return Usage(input_tokens=prepared.input_tokens, output_tokens=prepared.count(encodable(said)))
-
-
-def _raw_size(completion: Completion) -> int:
-    """About how many bytes the reply will take, before anything is spent on parsing and judging it."""
-    calls = completion.calls
-    texts = (text for call in calls for text in (call.name, call.arguments, call.provider_call_id or ""))
-    said = (completion.text, completion.finish_reason or "", *texts)
-    spoken = sum(len(text.encode(errors="surrogatepass")) for text in said)
-    return spoken + len(calls) * _CALL_MIN_BYTES + json_size(legal_json(list(completion.opaque)))
-
-
-def _check_size(size: int) -> None:
-    if size > REPLY_MAX_BYTES:
-        reason = f"the model's reply has {size} bytes; at most {REPLY_MAX_BYTES} fit into a run's history"
-        raise final("PayloadTooLarge", reason)

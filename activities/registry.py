@@ -8,6 +8,7 @@ from typing import Self
 from activities.catalog import AgentCatalog, Catalog
 from activities.delta_sinks import DeltaSink, Dropped
 from activities.foreign_tools import ForeignTools
+from activities.hook_calls import HookCalls
 from activities.in_flight import InFlight
 from activities.loop_watch import watched_loop
 from activities.model import ModelCalls
@@ -50,11 +51,12 @@ class Activities:
     def all(self) -> Sequence[Callable[..., object]]:
         """What a worker registers."""
         runs, tools = HeldRuns(), self._catalog.tools.values()
-        requests = Requests(self._catalog.hooks, self._catalog.counters, self._models)
+        hooks = HookCalls(self._catalog.hooks)
+        requests = Requests(hooks, self._catalog.counters, self._models)
         return [
             AgentCatalog(self._catalog, self._models, self._search_attributes).load_agent,
             ModelCalls(self._providers, runs, requests, self._sink).call_model,
-            CallReviews(self._catalog.hooks, runs).review_calls,
+            CallReviews(hooks, runs).review_calls,
             ForeignTools(runs).settle_outcome,
             *ToolCalls(tools, self._settings, self._in_flight).activities(),
             *ToolEffects(tools, self._settings, self._in_flight).activities(),

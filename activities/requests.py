@@ -1,13 +1,12 @@
 """From what a run asks for to the request that its model is sent: the agent's, within its window and its budgets."""
 
 import asyncio
-import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
-from temporalio.exceptions import ApplicationError
+from pydantic import ValidationError
 
-from activities.hooks import Hooks, called
+from activities.hook_calls import HookCalls
 from activities.model_attempt import final
 from activities.model_table import ModelTable
 from activities.providers.interface import CompletionRequest
@@ -16,14 +15,15 @@ from activities.token_counts import Count, CountFailed, TokenCounter, counter_fo
 from activities.window import Fitted, WindowExceeded, fit
 from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
+from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message, Usage
 from contracts.models import TOKENS_PER_PRICE, ContextBudget, ModelSettings
+from contracts.records import describe
+from contracts.tools import ToolContract
 
 # How long a reply may be, in tokens, where a budget has to hold and the agent says nothing. More than some models can
 # write at all would be refused by their APIs.
 BOUNDED_REPLY = 8_192
-
-log = logging.getLogger("steadyhand.hooks")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Requests:
     """Prepares model calls with the hooks and the token counters of the served applications, and what is known of
     models."""
 
-    def __init__(self, hooks: Mapping[str, Hooks], counters: tuple[TokenCounter, ...], models: ModelTable) -> None:
+    def __init__(self, hooks: HookCalls, counters: tuple[TokenCounter, ...], models: ModelTable) -> None:
         self._hooks = hooks
         self._counters = counters
         self._models = models
@@ -62,7 +62,9 @@ class Requests:
             output_schema=agent.output_schema,
             web_search=agent.web_search,
         )
-        request = await self._hooked(request, asked, agent)
+        if asked.context is not None:
+            answer = await self._hooks.answer(agent.name, WANTS_CONTEXT, request, asked.context)
+            request = _prepared(answer, request, agent, model)
         count = counter_for(model, self._counters)
         # A long conversation, or an app's own counter, takes its time: this worker's other runs must not wait for it.
         fitted = await asyncio.to_thread(_fitted, request, self._window(agent, model), count)
@@ -75,29 +77,47 @@ class Requests:
         windows = [window for window in (agent.context.window, own) if window is not None]
         return agent.context.model_copy(update={"window": min(windows, default=None)})
 
-    async def _hooked(self, request: CompletionRequest, asked: ModelRequest, agent: AgentSpec) -> CompletionRequest:
-        hooks = self._hooks.get(agent.name)
-        if hooks is None or hooks.prepare_model_request is None or asked.context is None:
-            return request
-        try:
-            prepared = await called(hooks.prepare_model_request, request, asked.context)
-        except Exception as error:
-            # Nothing is paid yet, and what the hook asks may answer the next time.
-            log.exception("prepare_model_request of agent %s raised", agent.name)
-            reason = f"{type(error).__name__} in prepare_model_request of agent {agent.name}"
-            raise ApplicationError(reason, type="InternalError") from None
-        if prepared is None:
-            raise final("ModelRefused", f"prepare_model_request of agent {agent.name} refused the request")
-        allowed = all(tool in agent.tools for tool in prepared.tools)
-        if not allowed or (prepared.model, prepared.output_schema) != (request.model, request.output_schema):
-            reason = f"prepare_model_request of agent {agent.name} changed what it may not: it may take tools away"
-            raise final("InternalError", reason)
-        return replace(prepared, messages=legal(prepared.messages))
+
+def _prepared(answer: object, request: CompletionRequest, agent: AgentSpec, model: str) -> CompletionRequest:
+    """The request that a hook made of this one. Raises `ApplicationError`, not retryable: ModelRefused where the hook
+    refuses, InternalError where it returned no request, or one that it may not make."""
+    hook = f"prepare_model_request of agent {agent.name}"
+    if answer is None:
+        raise final("ModelRefused", f"{hook} refused the request")
+    if not _is_request(answer):
+        raise final("InternalError", f"{hook} returned no CompletionRequest, or one with parts of other types")
+    changed = (answer.model, answer.output_schema) != (request.model, request.output_schema)
+    if changed or (answer.web_search and not request.web_search) or any(t not in request.tools for t in answer.tools):
+        raise final("InternalError", f"{hook} changed what it may not: it may take tools and the web search away")
+    messages = legal(_own_opaque(message, model) for message in answer.messages)
+    if not messages:
+        raise final("InternalError", f"{hook} left no message in the request")
+    try:
+        settings = ModelSettings.model_validate(dict(answer.settings))
+    except ValidationError as error:
+        raise final("InternalError", f"{hook} returned settings that no request may have: {describe(error)}") from None
+    return replace(answer, messages=messages, settings=settings)
+
+
+def _is_request(answer: object) -> TypeGuard[CompletionRequest]:
+    """Whether a hook returned what it says that it returns: nobody has checked its types."""
+    return (
+        isinstance(answer, CompletionRequest)
+        and isinstance(answer.instructions, str)
+        and isinstance(answer.settings, ModelSettings)
+        and _all_are(answer.messages, Message)
+        and _all_are(answer.tools, ToolContract)
+    )
+
+
+def _all_are(items: object, kind: type) -> bool:
+    return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
 
 
 def _own_opaque(message: Message, model: str) -> Message:
     """The message with opaque blocks only if this very model gave them: no other could read them."""
-    if all(not isinstance(part, dict) or part.get("from", model) == model for part in message.opaque):
+    blocks = (part for part in message.opaque if isinstance(part, dict) and "block" in part)
+    if all(block.get("from") == model for block in blocks):
         return message
     return message.model_copy(update={"opaque": ()})
 

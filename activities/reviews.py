@@ -1,61 +1,65 @@
 """`review_calls`: what an agent's hook says of the calls of one reply, before anybody is asked to approve them."""
 
-import logging
-from collections.abc import Mapping
-
+from pydantic import JsonValue
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.arguments import propose
-from activities.hooks import Denied, Hooks, PrepareToolCall, called
+from activities.heartbeats import beating
+from activities.hook_calls import HookCalls
+from activities.hooks import Denied
+from activities.model_attempt import final
 from activities.providers.interface import RawToolCall
 from activities.providers.legal import compact_json
+from activities.reply_size import check_reply_size
 from activities.runs import HeldRuns
 from contracts.activities import ReviewActivities, ReviewedCalls, ReviewRequest
 from contracts.agents import AgentSpec
-from contracts.context import ExecutionContext
 from contracts.messages import ArgumentIssue, InvalidToolCall, ProposedCall, ToolCall
 from contracts.text import cut, encodable
 
 REASON_MAX_BYTES = 2_000
 
-log = logging.getLogger("steadyhand.hooks")
-
 
 class CallReviews(ReviewActivities):
     """Asks the `prepare_tool_call` of the agents' hooks."""
 
-    def __init__(self, hooks: Mapping[str, Hooks], runs: HeldRuns) -> None:
+    def __init__(self, hooks: HookCalls, runs: HeldRuns) -> None:
         self._hooks = hooks
         self._runs = runs
 
     @activity.defn(name="review_calls")
     async def review_calls(self, request: ReviewRequest) -> ReviewedCalls:
-        """The calls as they are to run, in order. A hook that raises is asked again."""
+        """The calls as they are to run, in order. A hook that raises is asked again; one that returned what it may not,
+        or more than fits into history, would do so again."""
         agent = await self._runs.agent(request.agent_digest)
-        hooks = self._hooks.get(agent.name)
-        if hooks is None or hooks.prepare_tool_call is None:
-            # Not "allowed": the run was started by a worker that had the hook, and another may still have it.
-            raise ApplicationError(f"this worker has no prepare_tool_call for agent {agent.name}", type="InternalError")
-        reviewed = [await _reviewed(hooks.prepare_tool_call, call, agent, request.context) for call in request.calls]
-        return ReviewedCalls(calls=tuple(reviewed))
+        async with beating():
+            said = [
+                await self._hooks.answer(agent.name, "prepare_tool_call", call, request.context)
+                for call in request.calls
+            ]
+        reviewed = ReviewedCalls(
+            calls=tuple(_reviewed(call, answer, agent) for call, answer in zip(request.calls, said, strict=True))
+        )
+        check_reply_size(len(reviewed.model_dump_json().encode()))
+        return reviewed
 
 
-async def _reviewed(hook: PrepareToolCall, call: ToolCall, agent: AgentSpec, context: ExecutionContext) -> ProposedCall:
+def _reviewed(call: ToolCall, said: object, agent: AgentSpec) -> ProposedCall:
+    match said:
+        case Denied(str(reason)):
+            issues = (ArgumentIssue(message=cut(encodable(reason), REASON_MAX_BYTES)),)
+            return InvalidToolCall(
+                **call.model_dump(), issues=issues, reason="denied", raw=compact_json(call.arguments)
+            )
+        case ToolCall(call_id=call.call_id, tool=call.tool, arguments=dict(arguments)):
+            return call if arguments == call.arguments else _changed(call, arguments, agent)
+    raise final("InternalError", f"prepare_tool_call of agent {agent.name} returned neither this call nor a Denied")
+
+
+def _changed(call: ToolCall, arguments: dict[str, JsonValue], agent: AgentSpec) -> ProposedCall:
     try:
-        said = await called(hook, call, context)
-    except Exception as error:
-        log.exception("prepare_tool_call of agent %s raised", agent.name)
-        reason = f"{type(error).__name__} in prepare_tool_call of agent {agent.name}"
-        raise ApplicationError(reason, type="InternalError") from None
-    if isinstance(said, Denied):
-        reason = cut(encodable(said.reason), REASON_MAX_BYTES)
-        issues, raw = (ArgumentIssue(message=reason),), compact_json(call.arguments)
-        return InvalidToolCall(**call.model_dump(), issues=issues, reason="denied", raw=raw)
-    if not isinstance(said, ToolCall) or (said.call_id, said.tool) != (call.call_id, call.tool):
-        reason = f"prepare_tool_call of agent {agent.name} returned neither this call nor a Denied"
-        raise ApplicationError(reason, type="InternalError", non_retryable=True)
-    if said.arguments == call.arguments:
-        return call
-    changed = RawToolCall(said.tool, compact_json(said.arguments), call.provider_call_id)
-    return propose(changed, call.call_id, {tool.name: tool for tool in agent.tools}, truncated=False)
+        raw = RawToolCall(call.tool, compact_json(arguments), call.provider_call_id)
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = f"prepare_tool_call of agent {agent.name} returned arguments that are no JSON: {type(error).__name__}"
+        raise final("InternalError", reason) from None
+    return propose(raw, call.call_id, {tool.name: tool for tool in agent.tools}, truncated=False)

@@ -4,9 +4,9 @@ import httpx
 import pytest
 from pydantic import JsonValue
 
-from activities.model import REPLY_MAX_BYTES
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
+from activities.reply_size import REPLY_MAX_BYTES
 from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent

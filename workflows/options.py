@@ -35,7 +35,8 @@ def model(number: int) -> ActivityConfig:
 
 # What a hook asks, a policy service say, may be away for a while: nothing is paid again for asking again.
 REVIEW = ActivityConfig(
-    start_to_close_timeout=timedelta(minutes=2),
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=timedelta(seconds=15),
     retry_policy=RetryPolicy(
         initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=10
     ),
