@@ -16,8 +16,6 @@ TABLES = [
 ROWS = [row for row in TABLES if row[0].isdecimal()]
 # Those of no item, without the heads of the tables.
 OTHER_ROWS = [row for row in TABLES if not row[0].isdecimal() and row[0] not in ("item", "what", "---")]
-    row for row in TABLES if not row[0].isdecimal() and row[0] not in ("item", "what") and "---" not in row[0]
-]
 # Sections A, B, C, I and J, and of K what concerns tools: without 54, 55 and 159 to 162, which this version leaves out.
 ITEMS = [
     *(item for item in range(1, 73) if item not in (54, 55)),
