@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from activities.delta_sinks import DeltaSink
 from activities.hooks import Hooks
 from activities.model_table import ModelTable
+from activities.plain_patterns import check_patterns
 from activities.schemas import SchemaRefused, check_schema
 from activities.token_counts import TokenCounter
 from activities.tool_provider import ToolProvider
@@ -140,6 +141,8 @@ def _answering_by(schema: dict[str, JsonValue], agent: AgentSpec) -> AgentSpec:
     else:
         try:
             check_schema(schema)
+            if schema != agent.output_schema:
+                check_patterns(schema)
         except SchemaRefused as refusal:
             reason = f"options.output_schema: {refusal}"
     if reason is not None:

@@ -17,7 +17,7 @@ from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message, Usage
-from contracts.models import TOKENS_PER_PRICE, ContextBudget, ModelSettings
+from contracts.models import OUTPUT_TOKENS_MAX, TOKENS_PER_PRICE, ContextBudget, ModelSettings
 from contracts.records import describe
 from contracts.tools import ToolContract
 
@@ -68,7 +68,7 @@ class Requests:
         count = counter_for(model, self._counters)
         # A long conversation, or an app's own counter, takes its time: this worker's other runs must not wait for it.
         fitted = await asyncio.to_thread(_fitted, request, self._window(agent, model), count)
-        settings = _within_budgets(fitted, asked, agent, model, billed)
+        settings = within_budgets(fitted, asked, agent, model, billed)
         return PreparedRequest(replace(fitted.request, settings=settings), fitted.input_tokens, count)
 
     def _window(self, agent: AgentSpec, model: str) -> ContextBudget:
@@ -138,7 +138,7 @@ def _fitted(request: CompletionRequest, budget: ContextBudget, count: Count) -> 
         raise final("InternalError", str(error)) from None
 
 
-def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model: str, billed: Usage) -> ModelSettings:
+def within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model: str, billed: Usage) -> ModelSettings:
     """The settings with an output that cannot pass what is left of the budgets. Raises `ApplicationError` where what is
     left does not cover the request and the output that is kept free for its reply: a call that would pass a budget is
     not made."""
@@ -156,7 +156,9 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
     if asked.cost_left_usd is not None and price is not None:
         left_usd = asked.cost_left_usd - price.cost(billed).total
         dearest = max(price.output, price.reasoning or 0.0)
-        input_usd = price.cost(Usage(input_tokens=fitted.input_tokens)).total
+        # All of the input may be written to the API's cache, which costs more than reading it.
+        dearest_input = max(price.input, price.cache_write or 0.0)
+        input_usd = fitted.input_tokens * dearest_input / TOKENS_PER_PRICE
         needed = input_usd + fitted.reserved_output * dearest / TOKENS_PER_PRICE
         if left_usd < needed:
             raise final(
@@ -164,7 +166,9 @@ def _within_budgets(fitted: Fitted, asked: ModelRequest, agent: AgentSpec, model
                 f"the next model call may cost {needed:.6f} USD, and max_cost_usd leaves {max(0.0, left_usd):.6f}",
             )
         if dearest:
-            rooms.append(int((left_usd - input_usd) * TOKENS_PER_PRICE / dearest))
+            room = (left_usd - input_usd) * TOKENS_PER_PRICE / dearest
+            # Rounding must not take away what was just found to fit; and a low price gives room without end.
+            rooms.append(max(fitted.reserved_output, int(min(room, OUTPUT_TOKENS_MAX))))
     settings = fitted.request.settings
     if not rooms:
         return settings

@@ -120,6 +120,16 @@ def _places(place: str, schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
         yield from _places(place + step, part)
 
 
+def patterns_in(schema: dict[str, JsonValue]) -> Iterator[tuple[str, str]]:
+    """Every pattern in a schema that `check_schema` accepts, with the JSON Pointer of the schema that has it."""
+    for place, part in _places("", schema):
+        if isinstance(part, dict):
+            named = part.get("patternProperties")
+            for pattern in (part.get("pattern"), *(named if isinstance(named, dict) else ())):
+                if isinstance(pattern, str):
+                    yield place or "/", pattern
+
+
 def _check_keywords(place: str, schema: JsonValue) -> None:
     if not isinstance(schema, dict):
         return

@@ -100,11 +100,17 @@ class Usage(SparseRecord):
 
 
 def illegality(messages: Sequence[Message]) -> str | None:
-    """Why no provider would accept this conversation, or None. Every call is answered exactly once, right after."""
+    """Why no provider would accept this conversation, or None. Every call is answered exactly once, right after; only
+    an assistant's turn has opaque parts, each of the shape that `Message` describes."""
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
+        if message.opaque and message.role != "assistant":
+            return f"{where} has role {message.role} and opaque"
+        strange = [number for number, part in enumerate(message.opaque) if not _is_part(part)]
+        if strange:
+            return f"{where}.opaque[{strange[0]}] is neither a text, nor a call, nor a block with the model it is from"
         if message.role == "tool":
             if message.call_id not in open_calls:
                 return f"{where} answers call {message.call_id!r}, which no assistant message before it left open"
@@ -122,3 +128,10 @@ def illegality(messages: Sequence[Message]) -> str | None:
             seen.add(call.call_id)
             open_calls[call.call_id] = None
     return f"call {next(iter(open_calls))!r} is not answered" if open_calls else None
+
+
+def _is_part(part: JsonValue) -> bool:
+    match part:
+        case {"text": int()} | {"call": int()} | {"from": str(), "block": dict()}:
+            return True
+    return False

@@ -12,6 +12,10 @@ MODEL_PATTERN = r"^[a-z0-9_]+:\S.*$"
 ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, max_length=500)]
 
 TOKENS_PER_PRICE = 1_000_000
+# More than any reply has.
+OUTPUT_TOKENS_MAX = 10_000_000
+# A thousand dollars for a token. There is a bound because costs must stay finite numbers.
+PRICE_MAX = 1e9
 # Output that is kept free in a window, in tokens, where the agent does not bound its replies.
 RESERVED_OUTPUT = 1_024
 
@@ -27,7 +31,7 @@ class ModelSettings(SparseRecord):
 
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    max_output_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
+    max_output_tokens: int | None = Field(default=None, ge=1, le=OUTPUT_TOKENS_MAX)
     stop: tuple[Annotated[str, Field(min_length=1, max_length=1_000)], ...] = Field(default=(), max_length=16)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     tool_choice: str = Field(default="auto", pattern=r"^[a-z0-9_-]{1,64}$")
@@ -36,15 +40,18 @@ class ModelSettings(SparseRecord):
     native_output: bool = True
 
 
+_Dollars = Annotated[float, Field(ge=0, le=PRICE_MAX, allow_inf_nan=False)]
+
+
 class Price(SparseRecord):
     """US dollars for a million tokens. Cached input, cache writes and reasoning cost what input and output cost where
     they have no price of their own."""
 
-    input: float = Field(ge=0, allow_inf_nan=False)
-    output: float = Field(ge=0, allow_inf_nan=False)
-    cached_input: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    cache_write: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    reasoning: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    input: _Dollars
+    output: _Dollars
+    cached_input: _Dollars | None = None
+    cache_write: _Dollars | None = None
+    reasoning: _Dollars | None = None
 
     def cost(self, usage: Usage) -> "Cost":
         """What these tokens cost. Cached and written tokens are a part of the input, reasoning is one of the output."""
@@ -99,7 +106,7 @@ class ContextBudget(Record):
     """
 
     window: int | None = Field(default=None, ge=64, le=100_000_000)
-    reserved_output: int | None = Field(default=None, ge=1, le=10_000_000)
+    reserved_output: int | None = Field(default=None, ge=1, le=OUTPUT_TOKENS_MAX)
     recent_messages: int = Field(default=2, ge=1, le=1_000)
     recent_exchanges: int = Field(default=1, ge=0, le=1_000)
 

@@ -14,7 +14,7 @@ from contracts.context import ExecutionContext
 from contracts.messages import Message, ToolCall
 from contracts.models import ModelSettings
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Harness, calls, failure_of, pending_approval, says, script
+from tests.support.harness import Harness, calls, event_types, failure_of, pending_approval, says, script
 from tests.support.waiting import eventually
 from tests.test_hooks import Listener, hooked, look
 
@@ -211,16 +211,18 @@ async def test_what_is_no_answer_about_a_call_ends_the_run_at_once(
 
 async def test_arguments_that_were_changed_in_place_are_validated_as_others_are(harness: Harness) -> None:
     def spoil(call: ToolCall, context: ExecutionContext) -> ToolCall:
-        call.arguments["amount"] = "all of it"
+        call.arguments["x"] = 5
         return call
 
-    PAID.clear()
-    replies = script(calls(("pay", {"amount": 10})), says("Done."))
+    replies = script(calls(("look", {"x": "1"})), says("Done."))
     hooks = Hooks("tester", prepare_tool_call=spoil)
-    async with harness.worker(scripted_agent(pay), scripts={"main": replies}, hooks=[hooks]):
-        result = await (await harness.start(PROMPT)).result()
+    async with harness.worker(scripted_agent(look), scripts={"main": replies}, hooks=[hooks]):
+        run = await harness.start(PROMPT)
+        result = await run.result()
+        types = await event_types(run)
     assert result.tool_results[0].error is not None
-    assert (result.tool_results[0].error.category, PAID) == ("invalid_input", [])
+    assert result.tool_results[0].error.category == "invalid_input"
+    assert ("tool_invalid" in types, "tool_started" in types) == (True, False)
 
 
 def test_a_hook_has_some_time() -> None:

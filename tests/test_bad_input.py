@@ -17,6 +17,12 @@ def look() -> str:
 
 
 ANSWERED = {"role": "assistant", "tool_calls": [{"call_id": "a", "tool": "look", "arguments": {}}]}
+BLOCK: JsonValue = {"from": "scripted:main", "block": {"type": "thinking"}}
+
+
+def opaque(part: JsonValue) -> dict[str, JsonValue]:
+    """A turn whose second part is this one."""
+    return {"role": "assistant", "text": "x", "opaque": [BLOCK, part]}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,18 @@ ANSWERED = {"role": "assistant", "tool_calls": [{"call_id": "a", "tool": "look",
         ({"agent": "tester", "messages": [{"role": "system", "text": "x"}]}, "InvalidInput", "messages.0.role"),
         ({"agent": "tester", "messages": [{"role": "assistant", "text": "x"}]}, "InvalidInput", "add a prompt"),
         ({**PROMPT, "messages": [{"role": "user", "text": ""}]}, "InvalidInput", "messages[0] is empty"),
+        (
+            {**PROMPT, "messages": [{"role": "user", "text": "x", "opaque": [BLOCK]}]},
+            "InvalidInput",
+            "role user and opaque",
+        ),
+        (
+            {**PROMPT, "messages": [opaque({"block": {}})]},
+            "InvalidInput",
+            "messages[0].opaque[1] is neither a text, nor",
+        ),
+        ({**PROMPT, "messages": [opaque({"from": "m", "block": "x"})]}, "InvalidInput", "messages[0].opaque[1] is nei"),
+        ({**PROMPT, "messages": [opaque("text")]}, "InvalidInput", "messages[0].opaque[1] is neither a text, nor"),
         ({**PROMPT, "context": {"metadata": {"apiKey": "x"}}}, "InvalidInput", "context.metadata.apiKey looks like a"),
         ({**PROMPT, "context": {"metadata": {"n": 1}}}, "InvalidInput", "context.metadata.n"),
         (

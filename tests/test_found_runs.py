@@ -2,12 +2,15 @@
 
 import uuid
 
+import pytest
 from temporalio.common import SearchAttributeKey
 
-from activities.tooling import tool
+from activities.tooling import Tool, tool
+from contracts.approvals import ApprovalRequest
 from contracts.models import Price
+from contracts.search_attributes import AGENT_TENANT, AGENT_TOOL
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Harness, calls, failure_of, pending_approval, says, script
+from tests.support.harness import Handle, Harness, calls, failure_of, pending_approval, says, script, state_of
 from tests.support.waiting import eventually
 
 
@@ -62,3 +65,44 @@ async def test_a_failed_run_is_found_as_failed(harness: Harness) -> None:
         await failure_of(run)
         described = await run.describe()
     assert described.typed_search_attributes.get(SearchAttributeKey.for_keyword("AgentStatus")) == "failed"
+
+
+def _asking(number: int) -> Tool:
+    def ask() -> str:
+        """Ask."""
+        return "asked"
+
+    ask.__name__ = f"{number:02}_{'a' * 61}"
+    return tool(side_effect="write", approval="always")(ask)
+
+
+async def test_more_tools_than_one_value_holds_do_not_stop_a_run(harness: Harness) -> None:
+    tools = [_asking(number) for number in range(50)]
+    replies = script(calls(*((each.name, {}) for each in tools)), says("Done."))
+    async with harness.worker(scripted_agent(*tools), scripts={"main": replies}):
+        run = await harness.start({**PROMPT, "options": {"max_tool_calls": 50}})
+        approvals = await eventually(lambda: all_pending(run, 50))
+        shown = (await run.describe()).typed_search_attributes.get(AGENT_TOOL)
+        for approval in approvals:
+            decision = {"approval_id": approval.approval_id, "resolution": "denied", "by": "ann"}
+            await run.signal("resolve_approval", decision)
+        assert (await run.result()).text == "Done."
+    assert shown is not None
+    assert shown == [each.name for each in tools[: len(shown)]]
+    assert 20 < len(shown) < 50
+
+
+async def all_pending(run: Handle, count: int) -> tuple[ApprovalRequest, ...] | None:
+    pending = (await state_of(run)).pending_approvals
+    return pending if len(pending) == count else None
+
+
+@pytest.mark.parametrize("tenant", ["", "a\0b", "\x01" * 300, "\u202e" * 300, "\U0001f600" * 100])
+async def test_no_tenant_stops_a_run(harness: Harness, tenant: str) -> None:
+    async with harness.worker(scripted_agent(), scripts={"main": script(says("Done."))}):
+        run = await harness.start({**PROMPT, "context": {"tenant_id": tenant}})
+        await run.result()
+        shown = (await run.describe()).typed_search_attributes.get(AGENT_TENANT)
+    assert shown is not None
+    assert len(shown.encode()) <= 255
+    assert tenant.replace("\0", "\ufffd").startswith(shown)

@@ -3,12 +3,20 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
+from temporalio.exceptions import ApplicationError
 
+from activities.providers.interface import CompletionRequest
+from activities.requests import within_budgets
 from activities.tooling import tool
+from activities.window import Fitted, TokenSplit
+from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Usage
-from contracts.models import ContextBudget, Cost, Price
+from contracts.models import ContextBudget, Cost, ModelSettings, Price
+from contracts.records import MalformedPayload
+from contracts.runs import RunOptions
+from contracts.transcripts import TranscriptRef
 from runtime.dev_server import DevServer
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
@@ -202,3 +210,65 @@ async def test_a_continuation_resets_no_budget(impatient: DevServer) -> None:
     assert result.usage == Usage(input_tokens=1_800, output_tokens=200)
     assert result.cost.total == pytest.approx((1_800 * 2.0 + 200 * 8.0) / 1e6)
     await harness.check_histories()
+
+
+@pytest.mark.parametrize("price", [float("inf"), float("nan"), 1e308, -1.0])
+def test_a_price_is_a_plausible_number(price: float) -> None:
+    with pytest.raises(ValidationError):
+        Price(input=price, output=1)
+
+
+@pytest.mark.parametrize("dollars", ["NaN", "Infinity", "1e999", "-1", "-0.1", "true"])
+async def test_a_budget_is_a_number_of_dollars(harness: Harness, dollars: str) -> None:
+    with pytest.raises(MalformedPayload, match="max_cost_usd"):
+        RunOptions.from_wire(f'{{"max_cost_usd": {dollars}}}'.encode())
+
+
+@pytest.mark.parametrize("budget", [0.0, 5e-324, 1e-9])
+async def test_a_budget_of_next_to_nothing_pays_for_nothing(harness: Harness, budget: float) -> None:
+    async with harness.worker(priced(), scripts={"main": script(says("never asked for"))}):
+        run = await harness.start({**PROMPT, "options": {"max_cost_usd": budget}})
+        error, result = await failure_of(run)
+    assert (error.type, result.cost.total) == ("CostBudgetExceeded", 0.0)
+
+
+@pytest.mark.parametrize("price", [Price(input=0, output=0), Price(input=5e-324, output=5e-324), PRICE])
+@pytest.mark.parametrize("budget", [1.0, 1e308])
+async def test_no_price_and_no_budget_is_too_small_or_too_large_to_count_with(
+    harness: Harness, price: Price, budget: float
+) -> None:
+    agent = priced(prices={"scripted:main": price})
+    async with harness.worker(agent, scripts={"main": script(says("Done."))}):
+        run = await harness.start({**PROMPT, "options": {"max_cost_usd": budget}})
+        assert (await run.result()).text == "Done."
+
+
+async def test_a_free_model_may_be_asked_without_any_budget(harness: Harness) -> None:
+    agent = priced(prices={"scripted:main": Price(input=0, output=0)}, max_cost_usd=0.0)
+    async with harness.worker(agent, scripts={"main": script(says("Done."))}):
+        assert (await (await harness.start(PROMPT)).result()).text == "Done."
+
+
+def used_up(left: float, **settings: object) -> ModelSettings:
+    """The settings of a request with 100 tokens of input, where a budget leaves so much."""
+    agent = priced(**settings)
+    request = CompletionRequest("main", "Test.", (), ())
+    fitted = Fitted(request, TokenSplit(system=100, reserved_output=100))
+    asked = ModelRequest(agent_digest="", transcript=TranscriptRef(count=0, digest=""), next_call=1, cost_left_usd=left)
+    return within_budgets(fitted, asked, agent, "scripted:main", Usage())
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_what_is_found_to_fit_is_not_rounded_away(input_price: float, output_price: float) -> None:
+    price = Price(input=input_price, output=output_price)
+    needed = 100 * input_price / 1e6 + 100 * output_price / 1e6
+    settings = used_up(needed, prices={"scripted:main": price})
+    assert settings.max_output_tokens is not None
+    assert settings.max_output_tokens >= 100
+
+
+def test_input_may_cost_what_writing_it_to_the_cache_costs() -> None:
+    prices = {"scripted:main": Price(input=1, output=1, cache_write=1.25)}
+    assert used_up(225e-6, prices=prices).max_output_tokens == 100
+    with pytest.raises(ApplicationError, match=r"may cost 0\.000225 USD"):
+        used_up(224e-6, prices=prices)

@@ -1,5 +1,7 @@
 """What a run shows of itself to those who look for it: its search attributes, set when they change."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from temporalio import workflow
@@ -20,6 +22,10 @@ from workflows.run_state import RunState
 
 # A value longer than this is refused by some visibility stores, in bytes.
 KEYWORD_MAX_BYTES = 255
+# The server takes a value of at most 2,048 bytes as JSON, and fails the workflow task for ever over a longer one. What
+# a name takes there besides itself are quotes and a comma.
+LIST_MAX_BYTES = 1_900
+_AROUND_A_NAME = 3
 
 
 class Visibility:
@@ -51,11 +57,19 @@ class Visibility:
             AGENT_NAME.value_set(state.agent.name),
             AGENT_STATUS.value_set(state.status),
             AGENT_PENDING_APPROVALS.value_set(len(pending)),
-            AGENT_TOOL.value_set(sorted({request.tool for request in pending})),
+            AGENT_TOOL.value_set(_as_many_as_fit(sorted({request.tool for request in pending}))),
             AGENT_ROUNDS.value_set(state.limits.rounds),
             AGENT_COST_USD.value_set(state.spending.cost.total),
             AGENT_NEEDS_OPERATOR.value_set(state.effects.needs_operator),
         ]
         if state.context.tenant_id is not None:
-            updates.append(AGENT_TENANT.value_set(head(state.context.tenant_id, KEYWORD_MAX_BYTES)))
+            # Not every visibility store can keep a NUL.
+            tenant = state.context.tenant_id.replace("\0", "\ufffd")
+            updates.append(AGENT_TENANT.value_set(head(tenant, KEYWORD_MAX_BYTES)))
         return updates
+
+
+def _as_many_as_fit(names: Sequence[str]) -> list[str]:
+    """The first of these ASCII names that fit into one value."""
+    ends = accumulate(len(name) + _AROUND_A_NAME for name in names)
+    return [name for name, end in zip(names, ends, strict=True) if end <= LIST_MAX_BYTES]

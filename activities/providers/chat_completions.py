@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import JsonValue
 
-from activities.providers.chat_opaque import sent_fields
+from activities.providers.chat_opaque import sent_fields, sent_with_call
 from activities.providers.chat_replies import completion
 from activities.providers.chat_servers import OPENAI, ServerRules
 from activities.providers.chat_stream import ChatStream
@@ -129,7 +129,7 @@ def _assistant(message: Message, ids: Mapping[str, str], with_tools: bool) -> di
                 content.append(block)
             case BlockPart({"call": int(index), "fields": dict(more)}):
                 for wire_call in list(calls.values())[max(index, 0) : index + 1]:
-                    wire_call.update(more)
+                    wire_call.update(sent_with_call(more))
             case BlockPart({"fields": dict(more)}):
                 fields |= sent_fields(more, with_tools)
     # Some servers refuse empty text next to calls, none refuses null.

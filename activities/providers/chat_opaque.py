@@ -20,6 +20,8 @@ BLOCK_MAX_LEVELS = 64
 _TEXTS = (*REASONING_FIELDS, "reasoning_opaque")
 # Gemini's signature of a call.
 _OF_CALL = "extra_content"
+# A message that a run was given may hold any block. None of them is to change who speaks, or what is called.
+_OF_MESSAGE = frozenset({*_TEXTS, "reasoning_details", "extra_content"})
 # Kept for people, and not sent: Groq refuses the field for most of its models, no other server asks for it, and what
 # OpenRouter says in it is in `reasoning_details`.
 _NOT_SENT = frozenset({"reasoning"})
@@ -50,8 +52,13 @@ def opaque_parts(message: dict[str, JsonValue], pieces: Sequence[str | dict[str,
 def sent_fields(fields: dict[str, JsonValue], with_tools: bool) -> dict[str, JsonValue]:
     """Of the fields of a block, those that go back. `with_tools` says whether tools were called since the last user
     message, this turn included."""
-    left_out = _NOT_SENT if with_tools else _NOT_SENT | _SENT_WITH_TOOLS
-    return {name: value for name, value in fields.items() if name not in left_out}
+    sent = _OF_MESSAGE - (_NOT_SENT if with_tools else _NOT_SENT | _SENT_WITH_TOOLS)
+    return {name: value for name, value in fields.items() if name in sent}
+
+
+def sent_with_call(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Of the fields of a block for a call, those that go back."""
+    return {name: value for name, value in fields.items() if name == _OF_CALL}
 
 
 def _fields(message: dict[str, JsonValue], calls: bool) -> dict[str, JsonValue]:

@@ -33,6 +33,21 @@ _WANTS_AN_ANSWER = frozenset(
         "shell_call",
     }
 )
+# Items that only a request has, or that are written here: as a block, they come from somebody who gave a run its
+# messages, and could speak as the system or bring in what another conversation stored.
+_NO_BLOCKS = frozenset(
+    {
+        "apply_patch_call_output",
+        "computer_call_output",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "item_reference",
+        "local_shell_call_output",
+        "mcp_approval_response",
+        "message",
+    }
+)
 
 
 class Responses(Dialect):
@@ -110,6 +125,8 @@ def _returned(block: dict[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
     repeats. What a server's own tools did goes back as it is.
     """
     kind = block.get("type")
+    if kind in _NO_BLOCKS or "role" in block:
+        return
     if kind == "reasoning":
         if block.get("encrypted_content"):
             left_out = {"id", "status"} if block.get("content") else {"id", "status", "content"}
