@@ -82,7 +82,8 @@ class HeldRuns:
     async def transcript(self, ref: TranscriptRef) -> tuple[Message, ...]:
         """The messages a reference names.
 
-        Raises ApplicationError `TranscriptMismatch` where the run's own transcript has another digest.
+        Raises ApplicationError `TranscriptMismatch` where the run's own transcript has another digest. It is retried,
+        as `AgentMismatch` is: this worker may be too old to know all of a message, and another may not.
         """
         key = activity.info().workflow_id or ""
         held = self._transcripts.get(key, _Held())
@@ -91,7 +92,6 @@ class HeldRuns:
             raise ApplicationError(
                 f"the run's transcript does not have the digest {ref.digest} at {ref.count} messages",
                 type="TranscriptMismatch",
-                non_retryable=True,
             )
         self._hold(key, found)
         return found.messages[: ref.count]
@@ -102,9 +102,7 @@ class HeldRuns:
         if agent is None:
             agent = await _ask("agent", None, AgentSpec)
             if agent.digest != digest:
-                raise ApplicationError(
-                    f"the run's agent does not have the digest {digest}", type="AgentMismatch", non_retryable=True
-                )
+                raise ApplicationError(f"the run's agent does not have the digest {digest}", type="AgentMismatch")
         self._agents[digest] = agent
         self._agents.move_to_end(digest)
         while len(self._agents) > AGENTS_HELD:

@@ -12,6 +12,7 @@ from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, 
 from contracts.hints import EMPTY_REPLY_HINT, OUTPUT_HINT
 from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message
+from contracts.runs import ErrorType
 from workflows import options as activity_options
 from workflows.failures import RunFailed, run_failure
 from workflows.run_state import RunState
@@ -117,10 +118,14 @@ class ModelCalls:
                 raise
             told = _told(error)
             state.spending.add(model, told.usage)
-            failed = run_failure(error, otherwise="ModelUnavailable")
+            # A worker that was lost or too slow may do better with another model. What fails by a name that is not
+            # public is a bug of ours.
+            unnamed: ErrorType = (
+                "ModelUnavailable" if isinstance(error.cause, ActivityTimeoutError) else "InternalError"
+            )
+            failed = run_failure(error, otherwise=unnamed)
             state.journal.record("model_failed", error=failed.type, message=failed.message, model=model)
-            wait = None if told.wait_seconds is None else timedelta(seconds=told.wait_seconds)
-            raise _NotNow(failed, wait if wait is not None and wait <= LONGEST_WAIT else None) from None
+            raise _NotNow(failed, _wait(told)) from None
         state.spending.add(model, reply.usage)
         state.next_call += len(reply.calls)
         state.journal.record(
@@ -142,6 +147,14 @@ class _NotNow(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.wait = wait
+
+
+def _wait(told: ModelCallFailure) -> timedelta | None:
+    """How long to wait, if a provider asked for a time that a run waits for. No other number need be one of a date."""
+    seconds = told.wait_seconds
+    if seconds is None or not 0 < seconds <= LONGEST_WAIT.total_seconds():
+        return None
+    return timedelta(seconds=seconds)
 
 
 def _told(error: ActivityError) -> ModelCallFailure:

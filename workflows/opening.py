@@ -61,7 +61,8 @@ def opening_messages(run_input: AgentRunInput) -> tuple[Message, ...]:
 
 
 def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
-    """Options may tighten what the agent allows, never widen it. Raises `RunFailed` InvalidInput."""
+    """Options may tighten what the agent allows, never widen it. Raises `RunFailed` InvalidInput, and InternalError for
+    one that was not acted on."""
     options = run_input.options
     problems: tuple[str | None, ...] = (
         widening("max_rounds", options.max_rounds, agent.max_rounds),
@@ -85,6 +86,8 @@ def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
     for problem in problems:
         if problem is not None:
             raise _invalid(problem)
+    if options.output_schema is not None and options.output_schema != agent.output_schema:
+        raise RunFailed("InternalError", "the worker that loaded the agent is too old to know options.output_schema")
 
 
 def first_call(messages: tuple[Message, ...]) -> int:

@@ -84,8 +84,8 @@ class RunState:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The agent's models: the first is asked while it is there."""
-        return (self.agent.model, *self.agent.fallback_models)
+        """The agent's models, each once: the first is asked while it is there."""
+        return tuple(dict.fromkeys((self.agent.model, *self.agent.fallback_models)))
 
     @property
     def model(self) -> str:
