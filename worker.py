@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 from temporalio.client import Client
 
 from activities.catalog import Catalog, CatalogError
@@ -15,7 +14,7 @@ from activities.visible import visible
 from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.model_providers import model_providers
+from runtime.model_providers import model_client, model_providers
 from runtime.models import model_table
 from runtime.serving import agent_worker, delta_sink, import_apps, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
@@ -44,7 +43,7 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None:
-    async with httpx.AsyncClient() as http:
+    async with model_client() as http:
         providers = model_providers(settings, catalog, http)
         secrets = tool_settings(catalog.settings)
         sink = delta_sink(settings, catalog)
