@@ -34,7 +34,8 @@ class ModelAttempt:
 
     def failed(self, failure: ModelFailure) -> ApplicationError:
         """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run."""
-        wait = failure.retry_after if failure.retryable else None
+        told = failure.retry_after if failure.retryable else None
+        wait = told if told is not None and told >= 0 else None
         long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
         delay = None if wait is None or long else timedelta(seconds=wait)
         error = ApplicationError(
