@@ -35,7 +35,8 @@ class ModelAttempt:
     def failed(self, failure: ModelFailure) -> ApplicationError:
         """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run, and
         one that is shorter than the wait without any does not count: all attempts would be gone in a moment."""
-        wait = failure.retry_after if failure.retryable else None
+        told = failure.retry_after if failure.retryable else None
+        wait = told if told is not None and told >= 0 else None
         long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
         delay = None if wait is None or long else max(timedelta(seconds=wait), _backoff())
         error = ApplicationError(

@@ -6,8 +6,11 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
+from activities.hooks import Hooks
 from activities.providers.interface import Completion, CompletionRequest, Publish, to_nobody
 from activities.tooling import tool
+from contracts.context import ExecutionContext
+from contracts.messages import ToolCall
 from contracts.runs import AgentRunState
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
@@ -165,3 +168,32 @@ async def test_a_run_cancelled_before_its_first_step(harness: Harness) -> None:
         with pytest.raises(WorkflowFailureError) as ended:
             await run.result()
     assert isinstance(ended.value.cause, CancelledError)
+
+
+async def test_a_run_whose_calls_are_looked_at(harness: Harness) -> None:
+    """The hook is asked to stop, too."""
+    looking, stopped = asyncio.Event(), asyncio.Event()
+
+    @tool(side_effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async def ponder(call: ToolCall, context: ExecutionContext) -> ToolCall:
+        looking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return call
+
+    hooks = [Hooks("tester", prepare_tool_call=ponder)]
+    replies = script(calls(("look", {})), says("never"))
+    async with harness.worker(scripted_agent(look), scripts={"main": replies}, hooks=hooks):
+        run = await harness.start(PROMPT)
+        await looking.wait()
+        await run.cancel()
+        await cancelled_state(run)
+        async with asyncio.timeout(10):
+            await stopped.wait()
+        assert [message.role for message in (await transcript_of(run)).messages] == ["user"]

@@ -2,15 +2,19 @@
 
 from datetime import timedelta
 
+import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowHistory
+from temporalio.client import WorkflowFailureError, WorkflowHistory
+from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
+from activities.hooks import Hooks
 from activities.providers.interface import Completion, CompletionRequest, ModelFailure, Publish, to_nobody
+from contracts.context import ExecutionContext
 from contracts.messages import Usage
 from contracts.runs import AgentRunResult
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Harness, attempts, failure_of, histories
+from tests.support.harness import Harness, attempts, event_of, failure_of, histories, state_of
 
 HOURS = 3_600.0
 AGENT = scripted_agent().model_copy(update={"model": "moody:main"})
@@ -81,6 +85,34 @@ async def test_waits_are_bounded_in_number_and_length(skipping: WorkflowEnvironm
         assert result.usage.input_tokens == model.calls == waits + 1
 
 
+@pytest.mark.parametrize("seconds", [1e10, 1e300, float("inf"), float("nan"), -1.0])
+async def test_no_delay_is_too_odd_to_fail_by_name(skipping: WorkflowEnvironment, seconds: float) -> None:
+    harness = Harness(skipping.client)
+    async with harness.worker(AGENT, providers={"moody": Moody(asks_to_wait(seconds))}):
+        error, result = await failure_of(await harness.start(PROMPT))
+    assert (error.type, error.message) == ("ModelUnavailable", "out of quota")
+    assert result.usage.input_tokens > 0
+
+
+async def test_a_bug_before_the_call_is_no_missing_model_and_keeps_the_bill(skipping: WorkflowEnvironment) -> None:
+    harness = Harness(skipping.client)
+    asked = list[int]()
+
+    def broken(request: CompletionRequest, context: ExecutionContext) -> CompletionRequest:
+        asked.append(1)
+        if len(asked) > 1:
+            raise ValueError("a bug")
+        return request
+
+    model, other = Moody(asks_to_wait(1)), Moody(Completion("Done."))
+    agent = AGENT.model_copy(update={"fallback_models": ("other:main",)})
+    hooks = [Hooks("tester", prepare_model_request=broken)]
+    async with harness.worker(agent, providers={"moody": model, "other": other}, hooks=hooks):
+        error, result = await failure_of(await harness.start(PROMPT))
+    assert (error.type, result.usage.input_tokens, model.calls, other.calls) == ("InternalError", 1, 1, 0)
+    assert "ValueError in prepare_model_request" in error.message
+
+
 async def test_another_model_is_asked_rather_than_waited_for(skipping: WorkflowEnvironment) -> None:
     harness = Harness(skipping.client)
     away, there = Moody(asks_to_wait(5 * HOURS)), Moody(Completion("Done."))
@@ -90,3 +122,17 @@ async def test_another_model_is_asked_rather_than_waited_for(skipping: WorkflowE
         assert (await run.result()).text == "Done."
         (history,) = await histories(harness.client, run.id)
     assert (away.calls, there.calls, timers(history)) == (1, 1, [])
+
+
+async def test_a_run_is_cancelled_while_it_waits(skipping: WorkflowEnvironment) -> None:
+    harness = Harness(skipping.client)
+    model = Moody(asks_to_wait(5 * HOURS))
+    async with harness.worker(AGENT, providers={"moody": model}):
+        run = await harness.start(PROMPT)
+        await event_of(run, "model_failed")
+        await run.cancel()
+        with pytest.raises(WorkflowFailureError) as ended:
+            await run.result()
+        state = await state_of(run)
+    assert isinstance(ended.value.cause, CancelledError)
+    assert (state.status, state.usage.input_tokens, model.calls) == ("cancelled", 1, 1)
