@@ -2,8 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -27,38 +27,57 @@ SECRET = "sk-TEST-TOKEN-9-and-more"
 @asynccontextmanager
 async def tampered() -> AsyncIterator[str]:
     """The base address of a server that answers over TLS, of whose answer somebody in between changes three bytes."""
+    heard, over = asyncio.Event(), asyncio.Event()
+    connections: list[asyncio.Task[None]] = []
 
-    heard = asyncio.Event()
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tampers: bool) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data[:-3] + bytes(3) if tampers and heard.is_set() else data)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         heard.set()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n")
-        await writer.drain()
-        await reader.read()
+        await over.wait()
 
     async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up, down = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        theirs, to_them = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        ways = [
+            asyncio.create_task(forward(reader, to_them, False)),
+            asyncio.create_task(forward(theirs, writer, True)),
+        ]
+        await over.wait()
+        to_them.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
 
-        async def forward() -> None:
-            while data := await reader.read(65_536):
-                down.write(data)
+    def kept(
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            connections.append(task)
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
-        async def back() -> None:
-            while data := await up.read(65_536):
-                writer.write(data[:-3] + bytes(3) if heard.is_set() else data)
-
-        await asyncio.wait({asyncio.create_task(forward()), asyncio.create_task(back())}, return_when="FIRST_COMPLETED")
+        return connected
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    relay = await asyncio.start_server(between, "127.0.0.1", 0)
+    server = await asyncio.start_server(kept(answer), "127.0.0.1", 0, ssl=context)
+    relay = await asyncio.start_server(kept(between), "127.0.0.1", 0)
     try:
         yield f"https://127.0.0.1:{relay.sockets[0].getsockname()[1]}/v1"
     finally:
+        over.set()
         server.close()
         relay.close()
+        await asyncio.gather(*connections)
 
 
 @pytest.mark.parametrize("verify", [True, False])
