@@ -1,5 +1,6 @@
 """From what a run asks for to the request that its model is sent: the agent's, within its window and its budgets."""
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -62,7 +63,8 @@ class Requests:
             answer = await self._hooks.answer(agent.name, WANTS_CONTEXT, request, asked.context)
             request = _prepared(answer, request, agent, model)
         count = counter_for(model, self._counters)
-        fitted = _fitted(request, agent, count)
+        # Half a second's work for a long conversation, or more with an app's counter: other runs must not wait for it.
+        fitted = await asyncio.to_thread(_fitted, request, agent, count)
         settings = within_budgets(fitted, asked, agent, model, billed)
         return PreparedRequest(replace(fitted.request, settings=settings), fitted.input_tokens, count)
 

@@ -1,5 +1,7 @@
 """Runs that grow past their model's window: they go on, or end by name before anything is paid."""
 
+import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -99,3 +101,20 @@ async def test_a_counter_that_fails_ends_the_run_by_name_before_the_model_is_ask
         assert server.requests == []
     assert (error.type, error.non_retryable) == ("InternalError", True)
     assert "the token counter tests.test_context_window.broken" in error.message
+
+
+async def test_a_counter_that_takes_its_time_keeps_no_other_run_waiting(harness: Harness) -> None:
+    loop = asyncio.get_running_loop()
+
+    def thorough(text: str) -> int:
+        others_went_on = threading.Event()
+        loop.call_soon_threadsafe(others_went_on.set)
+        if not others_went_on.wait(10):
+            raise TimeoutError
+        return 1
+
+    catalog = Catalog([agent(10_000)], counters=[TokenCounter("openai:", thorough)])
+    async with ModelServer([chat_reply({"content": "Done."})]) as server, httpx.AsyncClient() as http:
+        model = HttpModel(http, ChatCompletions(), server.base_url, "key")
+        async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}):
+            assert (await (await harness.start(PROMPT)).result()).text == "Done."

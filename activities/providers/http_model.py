@@ -1,5 +1,6 @@
 """A model API over HTTP: one request a call, streamed or whole, and every failure classified once."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
@@ -66,7 +67,8 @@ class HttpModel:
         return without_secret(completion, self._secret)
 
     async def _send(self, request: CompletionRequest, publish: Publish) -> Completion:
-        body = compact_json(self._dialect.body(request, self._streaming)).encode()
+        # As long as the conversation is: whatever else this worker does must not wait for it.
+        body = await asyncio.to_thread(self._body, request)
         address = self._endpoint.address
         stream = self._dialect.reply_stream(self._endpoint)
         try:
@@ -92,6 +94,9 @@ class HttpModel:
         if completion.text:
             await publish(Delta("text", self._secret.hidden_in_reply(completion.text)))
         return completion
+
+    def _body(self, request: CompletionRequest) -> bytes:
+        return compact_json(self._dialect.body(request, self._streaming)).encode()
 
     async def _streamed(self, response: httpx.Response, stream: ReplyStream, publish: Publish) -> Completion:
         body = _Bounded(response, REPLY_MAX_BYTES)
