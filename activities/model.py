@@ -96,7 +96,7 @@ class ModelCalls(ModelActivities):
         publish: Publish,
     ) -> ModelReply:
         completion = await provider.complete(prepared.request, publish)
-        used = completion.usage or _estimated(completion, prepared)
+        used = completion.usage or await asyncio.to_thread(_estimated, completion, prepared)
         attempt.bill(used)
         check_reply_size(raw_size(completion))
         # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.

@@ -1,5 +1,7 @@
 """Runs that grow past their model's window: they go on, or end by name before anything is paid."""
 
+import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -116,3 +118,20 @@ async def test_a_model_that_takes_anothers_place_is_asked_within_its_own_window(
         error, _ = await failure_of(await harness.start({"agent": "tester", "prompt": "word " * 500}))
     assert error.type == "ContextWindowExceeded"
     assert "window has 1100" in error.message
+
+
+async def test_a_counter_that_takes_its_time_keeps_no_other_run_waiting(harness: Harness) -> None:
+    loop = asyncio.get_running_loop()
+
+    def thorough(text: str) -> int:
+        others_went_on = threading.Event()
+        loop.call_soon_threadsafe(others_went_on.set)
+        if not others_went_on.wait(10):
+            raise TimeoutError
+        return 1
+
+    catalog = Catalog([agent(10_000)], counters=[TokenCounter("openai:", thorough)])
+    async with ModelServer([chat_reply({"content": "Done."})]) as server, httpx.AsyncClient() as http:
+        model = HttpModel(http, ChatCompletions(), server.base_url, "key")
+        async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}):
+            assert (await (await harness.start(PROMPT)).result()).text == "Done."

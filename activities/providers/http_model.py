@@ -79,7 +79,8 @@ class HttpModel:
         return without_secret(completion, self._secret)
 
     async def _send(self, request: CompletionRequest, publish: Publish) -> Completion:
-        body = compact_json(self._dialect.body(request, self._streaming)).encode()
+        # As long as the conversation is: whatever else this worker does must not wait for it.
+        body = await asyncio.to_thread(self._body, request)
         address = self._endpoint.address
         stream = self._dialect.reply_stream(self._endpoint)
         try:
@@ -106,6 +107,9 @@ class HttpModel:
         if completion.text:
             await publish(Delta("text", self._secret.hidden_in_reply(completion.text)))
         return completion
+
+    def _body(self, request: CompletionRequest) -> bytes:
+        return compact_json(self._dialect.body(request, self._streaming)).encode()
 
     async def _streamed(self, response: httpx.Response, stream: ReplyStream, publish: Publish) -> Completion:
         body = _Bounded(response, STREAM_MAX_BYTES)
