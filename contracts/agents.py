@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from contracts.canonical import digest
-from contracts.models import ContextBudget, ModelName, ModelSettings, Price
+from contracts.models import TOOL_CHOICES, ContextBudget, ModelName, ModelSettings, Price
 from contracts.policies import OutputLimits
 from contracts.records import Record
 from contracts.tools import NAME_PATTERN, ToolContract
@@ -80,6 +80,13 @@ class AgentSpec(Record):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two tools are named {name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _chosen_tool_is_there(self) -> Self:
+        choice = self.settings.tool_choice
+        if choice not in TOOL_CHOICES and self.tool(choice) is None:
+            raise ValueError(f"settings.tool_choice is {choice!r}, which is no tool of this agent")
         return self
 
     def tool(self, name: str) -> ToolContract | None:
