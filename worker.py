@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 from temporalio.client import Client
 
 from activities.catalog import Catalog, CatalogError
@@ -15,7 +14,8 @@ from activities.visible import visible
 from runtime import logs
 from runtime.connection import connect
 from runtime.dev_server import dev_server
-from runtime.model_providers import model_providers
+from runtime.model_providers import model_client, model_providers
+from runtime.models import model_table
 from runtime.serving import agent_worker, delta_sink, import_apps, serve_until_stopped
 from runtime.settings import Settings, StartupError, tool_settings
 
@@ -43,12 +43,15 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None:
-    async with httpx.AsyncClient() as http:
+    async with model_client() as http:
         providers = model_providers(settings, catalog, http)
         secrets = tool_settings(catalog.settings)
         sink = delta_sink(settings, catalog)
+        models = model_table(settings, catalog)
         async with _temporal(own_server) as (client, address):
-            worker = agent_worker(client, settings.task_queue, catalog, providers, tool_settings=secrets, sink=sink)
+            worker = agent_worker(
+                client, settings.task_queue, catalog, providers, tool_settings=secrets, sink=sink, models=models
+            )
             agents = ", ".join(sorted(catalog.agents))
             print(f"worker: serving {agents} on task queue {settings.task_queue} at {address}", flush=True)
             await serve_until_stopped(worker)

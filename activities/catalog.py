@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.delta_sinks import DeltaSink
 from activities.hooks import Hooks
+from activities.model_table import ModelTable
 from activities.plain_patterns import check_patterns
 from activities.schemas import SchemaRefused, check_schema
 from activities.token_counts import TokenCounter
@@ -111,14 +112,15 @@ class Catalog:
 class AgentCatalog(AgentActivities):
     """Resolves agents for the runs of this worker."""
 
-    def __init__(self, catalog: Catalog, search_attributes: Iterable[str] = ()) -> None:
+    def __init__(self, catalog: Catalog, models: ModelTable, search_attributes: Iterable[str] = ()) -> None:
         self._agents = catalog.agents
+        self._models = models
         self._hooks = catalog.hooks
         self._search_attributes = tuple(sorted(search_attributes))
 
     @activity.defn(name="load_agent")
     async def load_agent(self, request: LoadAgentRequest) -> LoadedAgent:
-        """The agent as this worker knows it now."""
+        """The agent as this worker knows it now, with what its table knows of the agent's models."""
         agent = self._agents.get(request.agent)
         if agent is None:
             known = ", ".join(sorted(self._agents))
@@ -126,6 +128,7 @@ class AgentCatalog(AgentActivities):
             raise ApplicationError(reason, type="UnknownAgent", non_retryable=True)
         if request.output_schema is not None:
             agent = _answering_by(request.output_schema, agent)
+        agent = self._models.completed(agent)
         hooks = self._hooks[agent.name].names if agent.name in self._hooks else ()
         return LoadedAgent(**agent.model_dump(), hooks=hooks, search_attributes=self._search_attributes)
 

@@ -52,7 +52,6 @@ class Outbox:
         self._ending = True
         self._moved.set()
         await self._wait(lambda: not self._waiting and not self._delivering)
-        self.stop()
 
     def stop(self) -> None:
         """From now on the sink is not called any more."""

@@ -63,7 +63,7 @@ class Dropped(DeltaSink):
     """Drops everything: no event is even made for it."""
 
     async def publish(self, events: Sequence[DeltaEvent]) -> None:
-        """Drop them."""
+        """Drop what is given."""
 
 
 class Callback(DeltaSink):

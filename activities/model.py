@@ -16,6 +16,7 @@ from activities.heartbeats import beating
 from activities.keywords import Budget
 from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
+from activities.providers.legal import compact_json
 from activities.reply_size import check_reply_size, raw_size
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
@@ -117,7 +118,7 @@ def _parsed(
     issues: tuple[str, ...] = ()
     if agent.output_schema is not None and not completion.calls and completion.text.strip():
         output, issues = check_answer(completion.text, agent.output_schema)
-    return ModelReply(
+    reply = ModelReply(
         text=encodable(completion.text),
         calls=tuple(
             propose(raw, f"call_{number}", tools, truncated=completion.truncated, budget=budget)
@@ -130,6 +131,13 @@ def _parsed(
         output=output,
         output_issues=issues,
     )
+    return reply.model_copy(update={"replaced_characters": _replaced(reply)})
+
+
+def _replaced(reply: ModelReply) -> int:
+    """How many characters of a reply stand for something that could not be encoded."""
+    said = (reply.text, *(compact_json(call.arguments) for call in reply.calls))
+    return sum(text.count("\ufffd") for text in said)
 
 
 def _stamped(part: JsonValue, model: str) -> JsonValue:

@@ -33,11 +33,12 @@ class ModelAttempt:
         return () if self.billed == Usage() else (self.billed,)
 
     def failed(self, failure: ModelFailure) -> ApplicationError:
-        """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run."""
+        """The failure as Temporal takes it. A delay that is longer than an activity should wait goes to the run, and
+        one that is shorter than the wait without any does not count: all attempts would be gone in a moment."""
         told = failure.retry_after if failure.retryable else None
         wait = told if told is not None and told >= 0 else None
         long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
-        delay = None if wait is None or long else timedelta(seconds=wait)
+        delay = None if wait is None or long else max(timedelta(seconds=wait), _backoff())
         error = ApplicationError(
             str(failure),
             ModelCallFailure(usage=self.billed, wait_seconds=wait if long else None),
@@ -69,6 +70,17 @@ def _billed_before() -> Usage:
         except ValidationError:
             break
     return Usage()
+
+
+def _backoff() -> timedelta:
+    """How long Temporal waits after this attempt where nobody says how long."""
+    policy, attempt = activity.info().retry_policy, activity.info().attempt
+    if policy is None:
+        return timedelta()
+    most = policy.maximum_interval or 100 * policy.initial_interval
+    # The power of a late attempt is more than a timedelta can hold.
+    doubled = min(policy.backoff_coefficient ** min(attempt - 1, 64), most / policy.initial_interval)
+    return min(policy.initial_interval * doubled, most)
 
 
 def final(type: str, reason: str) -> ApplicationError:

@@ -12,6 +12,7 @@ from activities.hook_calls import HookCalls
 from activities.in_flight import InFlight
 from activities.loop_watch import watched_loop
 from activities.model import ModelCalls
+from activities.model_table import ModelTable
 from activities.providers.interface import ModelProvider
 from activities.requests import Requests
 from activities.reviews import CallReviews
@@ -24,7 +25,8 @@ class Activities:
     """The runtime's own activities and those of the catalog's tools, as an async context manager: the sink for deltas
     and then the tool providers are started in order on entering and closed in reverse on leaving.
 
-    `settings` holds the values that tool contracts name. `sink` takes the place of the catalog's own.
+    `settings` holds the values that tool contracts name. `sink` takes the place of the catalog's own,
+    `models` that of the built-in table.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class Activities:
         in_flight: InFlight | None = None,
         search_attributes: Iterable[str] = (),
         sink: DeltaSink | None = None,
+        models: ModelTable | None = None,
     ) -> None:
         self._catalog = catalog
         self._providers = providers
         self._settings = settings
         self._in_flight = in_flight or InFlight()
         self._search_attributes = frozenset(search_attributes)
+        self._models = models or ModelTable.load()
         self._sink = sink or catalog.sink or Dropped()
         self._life = AsyncExitStack()
 
@@ -48,9 +52,9 @@ class Activities:
         """What a worker registers."""
         runs, tools = HeldRuns(), self._catalog.tools.values()
         hooks = HookCalls(self._catalog.hooks)
-        requests = Requests(hooks, self._catalog.counters)
+        requests = Requests(hooks, self._catalog.counters, self._models)
         return [
-            AgentCatalog(self._catalog, self._search_attributes).load_agent,
+            AgentCatalog(self._catalog, self._models, self._search_attributes).load_agent,
             ModelCalls(self._providers, runs, requests, self._sink).call_model,
             CallReviews(hooks, runs).review_calls,
             ForeignTools(runs).settle_outcome,

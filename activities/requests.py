@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from activities.hook_calls import HookCalls
 from activities.model_attempt import final
+from activities.model_table import ModelTable
 from activities.providers.interface import CompletionRequest
 from activities.providers.legal import legal
 from activities.token_counts import Count, CountFailed, TokenCounter, counter_for
@@ -16,7 +17,7 @@ from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message, Usage
-from contracts.models import OUTPUT_TOKENS_MAX, TOKENS_PER_PRICE, TOOL_CHOICES, ModelSettings
+from contracts.models import OUTPUT_TOKENS_MAX, TOKENS_PER_PRICE, TOOL_CHOICES, ContextBudget, ModelSettings
 from contracts.records import describe
 from contracts.tools import ToolContract
 
@@ -35,11 +36,13 @@ class PreparedRequest:
 
 
 class Requests:
-    """Prepares model calls with the hooks and the token counters of the served applications."""
+    """Prepares model calls with the hooks and the token counters of the served applications, and what is known of
+    models."""
 
-    def __init__(self, hooks: HookCalls, counters: tuple[TokenCounter, ...]) -> None:
+    def __init__(self, hooks: HookCalls, counters: tuple[TokenCounter, ...], models: ModelTable) -> None:
         self._hooks = hooks
         self._counters = counters
+        self._models = models
 
     async def prepare(
         self, asked: ModelRequest, agent: AgentSpec, messages: tuple[Message, ...], billed: Usage
@@ -63,10 +66,16 @@ class Requests:
             answer = await self._hooks.answer(agent.name, WANTS_CONTEXT, request, asked.context)
             request = _prepared(answer, request, agent, model)
         count = counter_for(model, self._counters)
-        # Half a second's work for a long conversation, or more with an app's counter: other runs must not wait for it.
-        fitted = await asyncio.to_thread(_fitted, request, agent, count)
+        # A long conversation, or an app's own counter, takes its time: this worker's other runs must not wait for it.
+        fitted = await asyncio.to_thread(_fitted, request, self._window(agent, model), count)
         settings = within_budgets(fitted, asked, agent, model, billed)
         return PreparedRequest(replace(fitted.request, settings=settings), fitted.input_tokens, count)
+
+    def _window(self, agent: AgentSpec, model: str) -> ContextBudget:
+        """The agent's window, which is its first model's; the smaller one of a model that takes its place."""
+        own = None if model == agent.model else self._models.facts(model).context_window
+        windows = [window for window in (agent.context.window, own) if window is not None]
+        return agent.context.model_copy(update={"window": min(windows, default=None)})
 
 
 def _prepared(answer: object, request: CompletionRequest, agent: AgentSpec, model: str) -> CompletionRequest:
@@ -123,9 +132,9 @@ def _settings_of_round(settings: ModelSettings, round: int) -> ModelSettings:
     return settings.model_copy(update={"tool_choice": "auto"})
 
 
-def _fitted(request: CompletionRequest, agent: AgentSpec, count: Count) -> Fitted:
+def _fitted(request: CompletionRequest, budget: ContextBudget, count: Count) -> Fitted:
     try:
-        return fit(request, agent.context, count)
+        return fit(request, budget, count)
     except WindowExceeded as error:
         raise final("ContextWindowExceeded", str(error)) from None
     except CountFailed as error:

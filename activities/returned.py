@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from activities.schemas import depth_of
 from activities.tool_secrets import NO_SECRETS, ToolSecrets
 from contracts.outcomes import ToolOutcome, bounded, failure
-from contracts.text import encodable, legal_json
+from contracts.text import encodable
 
 # Deeper results break the JSON readers that a result passes on its way.
 RESULT_MAX_DEPTH = 100
@@ -46,13 +46,13 @@ def _outcome(value: object) -> ToolOutcome:
             kept = {name: item for name, item in value.metadata.items() if name != "original_bytes"}
             return value.model_copy(update={"metadata": kept, "projection": None})
         case str() if not isinstance(value, Enum):
-            return ToolOutcome(ok=True, text=encodable(value))
+            return ToolOutcome(ok=True, text=value)
     try:
         data = to_jsonable_python(value)
     except UnicodeError:
         # Bytes that are no UTF-8, or a key with half a character in it, as file names may have.
         data = to_jsonable_python(_with_encodable_keys(value), bytes_mode="base64")
-    return ToolOutcome(ok=True, data=legal_json(data))
+    return ToolOutcome(ok=True, data=data)
 
 
 def _refuse_iterators(value: object) -> None:

@@ -141,7 +141,9 @@ def _check_keywords(place: str, schema: JsonValue) -> None:
             case "format" if value not in FORMATS:
                 raise SchemaRefused(f"{place}: format {shown(value)} is not checked by the validator")
             case _ if keyword not in _KNOWN and _COMPANIONS.get(keyword) not in schema:
-                raise SchemaRefused(f"{place}: keyword {shown(keyword)} is not enforced by the validator")
+                # Where it points to is what the schema's author looks for.
+                named = f"{shown(keyword)}: {shown(value)}" if keyword.startswith("$") else shown(keyword)
+                raise SchemaRefused(f"{place}: keyword {named} is not enforced by the validator")
 
 
 def _check_references(places: Mapping[str, JsonValue]) -> None:

@@ -155,6 +155,7 @@ class _Shorter:
         self._messages = messages
         self._sizes = sizes
         self.results: dict[int, tuple[Message, int]] = {}
+        self._asked = False
         calls: dict[str, ToolCall] = {}
         for position, message in enumerate(messages):
             if message.role != "tool":
@@ -167,7 +168,7 @@ class _Shorter:
                 self.results[position] = short, tokens
 
     def unit(self, group: range) -> Unit:
-        """The size of these messages, as one unit."""
+        """The size of these messages, as one unit. Asked for one after the other."""
         first = self._messages[group.start]
         size = sum(self._sizes[position] for position in group)
         saved = sum(self._sizes[each] - self.results[each][1] for each in group if each in self.results)
@@ -175,7 +176,9 @@ class _Shorter:
             return Unit("exchange", size, size - saved)
         if first.role == "assistant":
             return Unit("answer", size, size)
-        return Unit("hint" if is_hint(first) else "request", size, size)
+        # There is nothing to correct before something was asked: then it is the caller who speaks like that.
+        hint, self._asked = self._asked and is_hint(first), True
+        return Unit("hint" if hint else "request", size, size)
 
 
 def _groups(messages: Sequence[Message]) -> list[range]:

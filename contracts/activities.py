@@ -63,7 +63,8 @@ class ModelReply(SparseRecord):
 
     `opaque` is as in `Message`. `output` is the answer as JSON where the agent has an output_schema, and
     `output_issues` says why it does not match. `usage` counts all attempts that were billed, as far as the provider
-    told; `usage_estimated` means that it told nothing of this one.
+    told; `usage_estimated` means that it told nothing of this one. `replaced_characters` counts U+FFFD in what the
+    model said: it stands for what could not be encoded, such as half of an emoji.
     """
 
     text: str = ""
@@ -76,6 +77,7 @@ class ModelReply(SparseRecord):
     output_issues: tuple[str, ...] = ()
     usage: Usage = Usage()
     usage_estimated: bool = False
+    replaced_characters: int = 0
 
 
 class ModelCallFailure(SparseRecord):

@@ -83,10 +83,10 @@ class AgentSpec(Record):
         return self
 
     @model_validator(mode="after")
-    def _chosen_tool_is_there(self) -> Self:
-        choice = self.settings.tool_choice
-        if choice not in TOOL_CHOICES and self.tool(choice) is None:
-            raise ValueError(f"settings.tool_choice is {choice!r}, which is no tool of this agent")
+    def _the_chosen_tool_is_there(self) -> Self:
+        chosen = self.settings.tool_choice
+        if chosen not in TOOL_CHOICES and self.tool(chosen) is None:
+            raise ValueError(f"settings.tool_choice is {chosen!r}, which is no tool of this agent")
         return self
 
     def tool(self, name: str) -> ToolContract | None:

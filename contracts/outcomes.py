@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from contracts.canonical import canonical_json
 from contracts.records import SparseRecord
-from contracts.text import cut, encodable, head, legal_json
+from contracts.text import cut, encodable, head, legal_json, surrogates
 
 ErrorCategory = Literal[
     "invalid_input",
@@ -152,11 +152,15 @@ def full_text(outcome: ToolOutcome) -> str:
 def bounded(outcome: ToolOutcome) -> ToolOutcome:
     """The outcome made legal JSON, of one mind with itself, and no larger than OUTCOME_MAX_BYTES.
 
-    One that was cut says in its metadata how many bytes of text there were (`original_bytes`). What undo, later calls
+    One that was cut says in its metadata how many bytes of text there were (`original_bytes`), and one with lone
+    surrogates in it how many were replaced by U+FFFD (`replaced_characters`). What undo, later calls
     and the record need is kept: artifacts, resource version, compensation, small metadata. Where even that is too
     large only `compensation_required` is left of it.
     """
-    legal = ToolOutcome.model_validate(legal_json(outcome.model_dump(mode="python")))
+    raw = outcome.model_dump(mode="python")
+    if lost := surrogates(raw):
+        raw["metadata"] = {**outcome.metadata, "replaced_characters": lost}
+    legal = ToolOutcome.model_validate(legal_json(raw))
     error = legal.error
     if error is None and not legal.ok:
         error = ToolErrorInfo(category="internal", code="no_reason", message=legal.text or "the tool did not say why")

@@ -30,6 +30,18 @@ def legal_json(value: JsonValue) -> JsonValue:
     return value
 
 
+def surrogates(value: JsonValue) -> int:
+    """How many lone surrogates there are in the texts of a value, keys included: what `legal_json` replaces."""
+    match value:
+        case str():
+            return len(_SURROGATE.findall(value))
+        case dict():
+            return sum(surrogates(key) + surrogates(item) for key, item in value.items())
+        case list() | tuple():
+            return sum(map(surrogates, value))
+    return 0
+
+
 def json_size(value: JsonValue) -> int:
     """How many bytes the value takes as JSON without white space."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

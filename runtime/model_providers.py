@@ -1,6 +1,7 @@
 """From settings to the model APIs that a worker calls."""
 
 from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +16,19 @@ from runtime.settings import Settings, StartupError
 
 # Paths in `scripted:<path>` are relative to the checkout, wherever the worker is started.
 _CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def model_client() -> httpx.AsyncClient:
+    """What model APIs are asked through. It goes by the environment's HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY,
+    SSL_CERT_FILE and SSL_CERT_DIR (HTTPX, "Environment variables"), and keeps no cookies: they would carry something
+    from one run to another, and grow until a server refuses them. Raises `StartupError` where these variables cannot be
+    used."""
+    try:
+        return httpx.AsyncClient(cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())))
+    except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+        # The class only: a proxy's address may hold a password.
+        variables = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE or SSLKEYLOGFILE"
+        raise StartupError(f"check {variables}: {type(error).__name__}; socks proxies need httpx[socks]") from None
 
 
 def model_providers(settings: Settings, catalog: Catalog, http: httpx.AsyncClient) -> Mapping[str, ModelProvider]:

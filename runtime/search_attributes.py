@@ -1,57 +1,69 @@
-"""The search attributes of runs, registered where the server lets us."""
+"""The search attributes of runs in a namespace: registered where the server lets us, and which of them are there."""
 
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 
+from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from contracts.search_attributes import SEARCH_ATTRIBUTES
+from contracts.search_attributes import ALL, AnyKey
 
-# A server that cannot be asked must not keep the worker from starting.
-_TIMEOUT = timedelta(seconds=10)
+_TIMEOUT = timedelta(seconds=5)
 
-log = logging.getLogger("steadyhand.search")
+log = logging.getLogger("steadyhand.search_attributes")
 
 
-async def registered_search_attributes(client: Client) -> frozenset[str]:
-    """Register what the client's namespace lacks, and return the names that runs may use: an attribute that is not
-    there, or is there with another type, would stop a run's workflow task each time it is set.
+async def register(client: Client) -> frozenset[str]:
+    """Register those that the namespace lacks; the names of all that can be set afterwards.
 
-    Where the server does not allow it, runs go without, and the log says so once, with the command that helps.
+    A server that does not let us, or has no room for more, is no error, since runs do without: it is told in one line
+    of the log. Several workers may do this at the same time.
     """
-    wanted = {key.name: key.indexed_value_type for key in SEARCH_ATTRIBUTES}
-    try:
-        # Those that are there already are left as they are.
-        await client.operator_service.add_search_attributes(
-            AddSearchAttributesRequest(
-                namespace=client.namespace,
-                search_attributes={name: kind.value for name, kind in wanted.items()},  # type: ignore[misc]
-            ),
-            timeout=_TIMEOUT,
-        )
-    except RPCError as error:
-        log.warning("search attributes were not registered (%s): %s", error.message, _remedy())
-    try:
-        listed = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=client.namespace), timeout=_TIMEOUT
-        )
-    except RPCError as error:
-        log.warning("search attributes cannot be listed (%s): runs are not searchable by them", error.message)
+    registered = await _registered(client)
+    if registered is None:
         return frozenset()
-    there = {name for name, kind in wanted.items() if listed.custom_attributes.get(name) == kind.value}
-    if missing := sorted(wanted.keys() - there):
-        log.warning("runs go without the search attributes %s, missing or of another type", ", ".join(missing))
-    return frozenset(there)
+    missing = {key.name: _type(key) for key in ALL if key.name not in registered}
+    if missing:
+        request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+        try:
+            await client.operator_service.add_search_attributes(request, timeout=_TIMEOUT)
+        except RPCError as error:
+            _tell(client, f"could not be registered ({_reason(error)})")
+            return _usable(registered)
+        # Listed again: one that got another type in the meantime is left as it is, without a word.
+        registered = await _registered(client) or {}
+    if others := sorted(key.name for key in ALL if registered.get(key.name, _type(key)) != _type(key)):
+        _tell(client, f"are there with another type: {', '.join(others)}")
+    return _usable(registered)
 
 
-def _remedy() -> str:
-    kinds = ((key.name, _type_name(key.indexed_value_type.name)) for key in SEARCH_ATTRIBUTES)
-    options = " ".join(f"--name {name} --type {kind}" for name, kind in kinds)
-    return f"temporal operator search-attribute create {options}"
+async def _registered(client: Client) -> Mapping[str, int] | None:
+    """The custom search attributes of the namespace, their types by name. None, which is logged, where the server does
+    not tell."""
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        reply = await client.operator_service.list_search_attributes(request, timeout=_TIMEOUT)
+    except RPCError as error:
+        _tell(client, f"cannot be listed ({_reason(error)})")
+        return None
+    return dict(reply.custom_attributes)
 
 
-def _type_name(constant: str) -> str:
-    """KEYWORD_LIST as the CLI writes it."""
-    return "".join(word.capitalize() for word in constant.split("_"))
+def _usable(registered: Mapping[str, int]) -> frozenset[str]:
+    return frozenset(key.name for key in ALL if registered.get(key.name) == _type(key))
+
+
+def _type(key: AnyKey) -> IndexedValueType.ValueType:
+    # The SDK's own numbers are the server's.
+    return IndexedValueType.ValueType(int(key.indexed_value_type))
+
+
+def _tell(client: Client, what: str) -> None:
+    log.warning("search attributes of namespace %r %s: runs go without them", client.namespace, what)
+
+
+def _reason(error: RPCError) -> str:
+    return f"{error.status.name}: {error.message.splitlines()[0] if error.message else 'no reason given'}"

@@ -18,11 +18,12 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.catalog import Catalog
 from activities.delta_sinks import DeltaSink, Posted
 from activities.in_flight import InFlight
+from activities.model_table import ModelTable
 from activities.providers.interface import ModelProvider
 from activities.registry import Activities
 from activities.tooling import ToolRefused
 from contracts.records import describe
-from runtime.search_attributes import registered_search_attributes
+from runtime import search_attributes
 from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 
@@ -100,6 +101,7 @@ async def agent_worker(
     tool_settings: Mapping[str, str] = MappingProxyType({}),
     in_flight: InFlight | None = None,
     sink: DeltaSink | None = None,
+    models: ModelTable | None = None,
     max_concurrent_activities: int = 100,
     max_cached_workflows: int = 1000,
     graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
@@ -108,8 +110,8 @@ async def agent_worker(
 
     Search attributes that the namespace lacks are registered first, where that is allowed; runs that this worker starts
     use those that are there. `tool_settings` holds the values of the settings that tool contracts name. `sink` takes
-    the deltas instead of the catalog's own. `graceful_shutdown_timeout` is how long calls in flight may go on when it
-    stops, before they are cancelled.
+    the deltas instead of the catalog's own, and `models` is what is known of models, instead of the built-in table.
+    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled.
     """
     activities = Activities(
         catalog,
@@ -117,7 +119,8 @@ async def agent_worker(
         tool_settings,
         in_flight=in_flight,
         sink=sink,
-        search_attributes=await registered_search_attributes(client),
+        models=models,
+        search_attributes=await search_attributes.register(client),
     )
     worker = Worker(
         client,

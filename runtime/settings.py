@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from runtime.provider_settings import ProviderSettings, preset_mistakes, provider_settings
@@ -25,8 +26,9 @@ class StartupError(Exception):
 class Settings:
     """The project's own settings. Those of the connection (`TEMPORAL_*`) are read by Temporal's client.
 
-    `model` overrides the model of every served agent. `providers` are by the name before the colon in a model. A
-    variable that is set to nothing counts as not set.
+    `model` overrides the model of every served agent. `providers` are by the name before the colon in a model. `models`
+    is the file with the table of models, None for the one that comes along. A variable that is set to nothing counts as
+    not set.
     """
 
     model: str | None = None
@@ -35,6 +37,7 @@ class Settings:
     # Either may hold a secret.
     deltas_url: str | None = field(default=None, repr=False)
     deltas_token: str | None = field(default=None, repr=False)
+    models: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, task_queue: str | None = None) -> Self:
@@ -49,6 +52,7 @@ class Settings:
             providers=provider_settings(environment),
             deltas_url=environment.get("STEADYHAND_DELTAS_URL") or None,
             deltas_token=environment.get("STEADYHAND_DELTAS_TOKEN") or None,
+            models=Path(models) if (models := environment.get("STEADYHAND_MODELS")) else None,
         )
         if mistakes := settings.mistakes():
             raise StartupError(*mistakes)

@@ -8,18 +8,20 @@ import httpx
 from pydantic import JsonValue
 
 from activities.catalog import Catalog
+from activities.model_table import ModelTable
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
+from activities.providers.scripted import Scripted
 from activities.token_counts import TokenCounter
 from activities.tooling import tool
 from activities.window import LEFT_OUT
 from contracts.agents import AgentSpec
 from contracts.messages import illegality
-from contracts.models import ContextBudget
+from contracts.models import ContextBudget, ModelFacts
 from runtime.serving import agent_worker
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Harness, failure_of, transcript_of
+from tests.support.harness import CHECKOUT, Harness, failure_of, says, script, transcript_of
 
 ROUNDS = 8
 
@@ -118,3 +120,18 @@ async def test_a_counter_that_takes_its_time_keeps_no_other_run_waiting(harness:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}):
             assert (await (await harness.start(PROMPT)).result()).text == "Done."
+
+
+async def test_a_model_that_takes_anothers_place_is_asked_within_its_own_window(harness: Harness) -> None:
+    """Its window is in the worker's table; the agent's own is that of its first model."""
+    refused: JsonValue = {"type": "ModelAuthentication", "retryable": False}
+    gone: dict[str, JsonValue] = {**says("never said"), "failures": [refused]}
+    agent = scripted_agent().model_copy(
+        update={"fallback_models": ("scripted:small",), "context": ContextBudget(window=100_000)}
+    )
+    table = ModelTable({"scripted:small": ModelFacts(context_window=1_100)})
+    providers = {"scripted": Scripted(CHECKOUT, {"main": script(gone), "small": script(says("Done."))})}
+    async with agent_worker(harness.client, harness.task_queue, Catalog([agent]), providers, models=table):
+        error, _ = await failure_of(await harness.start({"agent": "tester", "prompt": "word " * 500}))
+    assert error.type == "ContextWindowExceeded"
+    assert "window has 1100" in error.message

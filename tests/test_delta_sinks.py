@@ -158,6 +158,20 @@ async def test_a_failed_attempt_says_whether_there_is_another(
     assert (end.type, end.error, end.retried) == ("model_failed", told, retried)
 
 
+async def test_the_end_is_told_once() -> None:
+    sink = Kept()
+
+    async def attempt(publisher: DeltaPublisher) -> None:
+        await publisher.completed(ANSWER)
+        await publisher.completed(ANSWER)
+        await publisher.failed("ModelUnavailable", retryable=True)
+        raise RuntimeError("x")
+
+    with pytest.raises(RuntimeError):
+        await attempt_of(sink, attempt)
+    assert [event.type for event in sink.events][2:] == ["model_completed"]
+
+
 async def test_dropping_everything_makes_nothing_and_starts_nothing() -> None:
     called = list[str]()
 
@@ -402,6 +416,22 @@ async def test_what_waits_is_posted_after_a_moment_without_an_end() -> None:
         "model_first_event",
         "model_content_delta",
     ]
+
+
+async def test_what_comes_within_a_moment_goes_along_and_the_end_waits_for_nothing() -> None:
+    sink, clock = Kept(Delivery(gather_seconds=30, patience_seconds=60)), asyncio.get_running_loop().time
+
+    async def attempt(publisher: DeltaPublisher) -> None:
+        for delta in words(5):
+            await publisher(delta)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        await publisher.completed(ANSWER)
+
+    began = clock()
+    await attempt_of(sink, attempt)
+    assert clock() - began < 10
+    assert [len(batch) for batch in sink.batches] == [7]
 
 
 async def test_no_batch_is_larger_than_it_may_be() -> None:

@@ -18,7 +18,7 @@ PUBLIC = [
     *sorted((CHECKOUT / "runtime").glob("*.py")),
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("tooling", "tool_ends", "tool_provider")),
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("schemas", "derivation", "arguments", "returned")),
-    *(CHECKOUT / "activities" / f"{name}.py" for name in ("settling", "catalog")),
+    *(CHECKOUT / "activities" / f"{name}.py" for name in ("settling", "catalog", "delta_sinks", "deltas")),
     *(CHECKOUT / "activities" / f"{name}.py" for name in ("window", "reduction", "token_counts")),
     CHECKOUT / "worker.py",
 ]

@@ -10,9 +10,10 @@ from activities.catalog import Catalog, CatalogError
 from activities.hooks import Denied, Hooks, PrepareModelRequest
 from activities.providers.interface import Completion, CompletionRequest, Publish, to_nobody
 from activities.tooling import tool
+from contracts.agents import AgentSpec
 from contracts.context import ExecutionContext
 from contracts.messages import Message, ToolCall
-from contracts.tools import ToolContract
+from contracts.tools import ToolContract, ToolInvocation
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
     Handle,
@@ -97,6 +98,33 @@ async def test_a_request_hook_cannot_add_tools_or_change_the_model(harness: Harn
     async with hooked(harness, widen) as (run, model):
         error, _ = await failure_of(run)
     assert (error.type, model.requests) == ("InternalError", [])
+
+
+async def test_a_request_hook_cannot_take_the_runs_context_away(harness: Harness) -> None:
+    seen, told = list[str](), list[str]()
+
+    @tool(side_effect="read")
+    def who(invocation: ToolInvocation) -> str:
+        """Say who asks."""
+        told.append(f"{invocation.context.tenant_id} {invocation.context.metadata}")
+        return "you"
+
+    def erase(request: CompletionRequest, context: ExecutionContext) -> CompletionRequest:
+        seen.append(f"{context.tenant_id} {context.metadata}")
+        context.metadata.clear()
+        return replace(request, instructions="", messages=(Message(role="user", text="Hi."), *request.messages[1:]))
+
+    replies = script(calls(("who", {})), says("Done."))
+    async with harness.worker(
+        scripted_agent(who), scripts={"main": replies}, hooks=[Hooks("tester", prepare_model_request=erase)]
+    ):
+        run = await harness.start({**PROMPT, "context": {"tenant_id": "acme", "metadata": {"ticket": "T-1"}}})
+        await run.result()
+        remembered = (await transcript_of(run)).messages
+        frozen: AgentSpec = await run.query("agent", result_type=AgentSpec)
+    assert seen == ["acme {'ticket': 'T-1'}"] * 2
+    assert told == ["acme {'ticket': 'T-1'}"]
+    assert (remembered[0].text, frozen.instructions) == ("Go.", "Test.")
 
 
 async def test_a_hook_that_raises_is_asked_again(harness: Harness) -> None:

@@ -102,7 +102,7 @@ async def test_a_worker_logs_one_line_for_each_failed_model_call(
     first, second = [line.partition(" steadyhand.model: ")[2] for line in lines]
     address = f"{model.base_url}/chat/completions"
     assert first == (
-        f"call_model of {run.id}, attempt 1, failed: ModelUnavailable (retryable, delay 0.001 s): "
+        f"call_model of {run.id}, attempt 1, failed: ModelUnavailable (retryable, delay 1 s): "
         f"{address} answered 429: slow\\x1b[31m"
     )
     assert second == (

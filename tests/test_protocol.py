@@ -12,6 +12,7 @@ from contracts import (
     agents,
     approvals,
     context,
+    deltas,
     events,
     messages,
     models,
@@ -82,6 +83,9 @@ FIELDS: dict[type[Record], str] = {
     models.ContextBudget: "window reserved_output recent_messages recent_exchanges",
     models.Price: "input output cached_input cache_write reasoning",
     models.Cost: "currency input cached output reasoning total unpriced_tokens",
+    deltas.DeltaEvent: "workflow_id run_id key attempt sequence type text call call_id tool finish_reason usage error "
+    "retried",
+    deltas.DeltaBatch: "events",
     events.Event: "sequence type at data",
     events.EventsQuery: "after_sequence limit",
     events.EventsPage: "events first_available",
@@ -90,7 +94,7 @@ FIELDS: dict[type[Record], str] = {
     transcripts.TranscriptRef: "count digest tail",
     activities.ModelRequest: "agent_digest transcript next_call model key round tokens_left cost_left_usd context",
     activities.ModelReply: "text calls finish_reason truncated paused opaque output output_issues usage "
-    "usage_estimated",
+    "usage_estimated replaced_characters",
     activities.ModelCallFailure: "usage wait_seconds",
     activities.LoadAgentRequest: "agent output_schema",
     activities.ReviewRequest: "agent_digest calls context",
@@ -123,7 +127,10 @@ def test_the_names_of_activities() -> None:
         assert definition.name == name
 
 
-@pytest.mark.parametrize("name", [*get_args(runs.ErrorType), *get_args(events.EventType), *get_args(runs.RunStatus)])
+@pytest.mark.parametrize(
+    "name",
+    [*get_args(runs.ErrorType), *get_args(events.EventType), *get_args(runs.RunStatus), *get_args(deltas.DeltaType)],
+)
 def test_every_error_event_and_status_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCUMENT
 

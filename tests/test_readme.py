@@ -6,8 +6,10 @@ from pathlib import Path
 from types import ModuleType
 
 from activities.catalog import Catalog
+from contracts.models import Price
 from tests.support.harness import Harness, calls, pending_approval, says, script
 
+MODELS_PAGE = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text()
 TOOLS_PAGE = (Path(__file__).resolve().parents[1] / "docs" / "tools.md").read_text()
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
@@ -63,3 +65,21 @@ async def test_the_bank_of_the_tools_page_runs(harness: Harness) -> None:
         result = await run.result()
     assert [answered.text for answered in result.tool_results] == ["sent 40", "960"]
     assert [effect.state for effect in result.effects] == ["done"]
+
+
+async def test_the_clerk_of_the_models_page_runs(harness: Harness) -> None:
+    module = ModuleType("models_page")
+    sys.modules["models_page"] = module
+    blocks = re.findall(r"```python\n(.*?)```", MODELS_PAGE, re.DOTALL)
+    assert len(blocks) == 3
+    for code in blocks:
+        exec(compile(code, "docs/models.md", "exec"), module.__dict__)
+    catalog = Catalog.from_modules([module])
+    assert [counter.models for counter in catalog.counters] == ["openai:"]
+    clerk = catalog.agents["clerk"].model_copy(
+        update={"model": "scripted:main", "fallback_models": (), "prices": {"scripted:main": Price(input=1, output=1)}}
+    )
+    replies = {"main": script(says("It is twelve."), says('{"total": 12}'))}
+    async with harness.worker(clerk, scripts=replies, hooks=list(catalog.hooks.values())):
+        result = await (await harness.start({"agent": "clerk", "prompt": "How much is invoice 7?"})).result()
+    assert result.output == {"total": 12}

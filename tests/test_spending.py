@@ -26,6 +26,7 @@ from tests.support.harness import (
     event_of,
     failure_of,
     histories,
+    pending_approval,
     says,
     script,
     state_of,
@@ -81,6 +82,33 @@ async def test_usage_and_cost_add_up_over_rounds_and_stand_in_state_and_result(h
     assert result.usage == Usage(input_tokens=3_000, output_tokens=400, cached_input_tokens=500, reasoning_tokens=200)
     assert result.cost.total == pytest.approx((2_500 * 2.0 + 500 * 0.5 + 200 * 8.0 + 200 * 10.0) / 1e6)
     assert (state.usage, state.cost) == (result.usage, result.cost)
+
+
+async def test_a_run_that_waits_for_a_decision_shows_what_it_has_spent(harness: Harness) -> None:
+    @tool(side_effect="write", approval="always")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    spent = used(1_000, 300, cached_input_tokens=400, cache_write_tokens=50, reasoning_tokens=200)
+    agent = scripted_agent(pay).model_copy(update={"prices": {"scripted:main": PRICE}})
+    replies = script({**calls(("pay", {})), **spent}, {**says("Done."), **used(0)})
+    async with harness.worker(agent, scripts={"main": replies}):
+        run = await harness.start(PROMPT)
+        approval = await pending_approval(run)
+        waiting = await state_of(run)
+        await run.signal(
+            "resolve_approval", {"approval_id": approval.approval_id, "resolution": "approved", "by": "ann"}
+        )
+        result = await run.result()
+    assert waiting.status == "waiting_for_approval"
+    assert waiting.usage == Usage(
+        input_tokens=1_000, output_tokens=300, cached_input_tokens=400, cache_write_tokens=50, reasoning_tokens=200
+    )
+    assert waiting.cost == PRICE.cost(waiting.usage)
+    assert waiting.cost.total > 0
+    # The end shows the same five counters and the whole cost.
+    assert (result.usage, result.cost) == (waiting.usage, waiting.cost)
 
 
 async def test_a_failed_attempt_that_was_billed_is_counted_once(harness: Harness) -> None:

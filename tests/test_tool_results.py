@@ -52,8 +52,6 @@ class Point:
             {"score": float("nan"), "max": [float("inf"), -float("inf")]},
             {"score": "NaN", "max": ["Infinity", "-Infinity"]},
         ),
-        (["ok \ud83d"], ["ok \ufffd"]),
-        ({"a": [{"\udcff.txt": 1}], 2: "\ud83d"}, {"a": [{"\ufffd.txt": 1}], "2": "\ufffd"}),
     ],
 )
 def test_a_result_becomes_legal_json_data(value: object, data: JsonValue) -> None:
@@ -62,8 +60,22 @@ def test_a_result_becomes_legal_json_data(value: object, data: JsonValue) -> Non
     assert ToolOutcome.model_validate_json(outcome.model_dump_json()) == outcome
 
 
+@pytest.mark.parametrize(
+    ("value", "data", "replaced"),
+    [
+        (["ok \ud83d", "\ude00 \ud83d"], ["ok \ufffd", "\ufffd \ufffd"], 3),
+        # A key cannot be written at all and is replaced before anything is counted.
+        ({"a": [{"\udcff.txt": 1}], 2: "\ud83d"}, {"a": [{"\ufffd.txt": 1}], "2": "\ufffd"}, 1),
+        (["\ufffd"], ["\ufffd"], 0),
+    ],
+)
+def test_what_cannot_be_encoded_is_replaced_and_noted(value: object, data: JsonValue, replaced: int) -> None:
+    noted: dict[str, JsonValue] = {"replaced_characters": replaced} if replaced else {}
+    assert outcome_of(value) == ToolOutcome(ok=True, data=data, metadata=noted)
+
+
 def test_texts_outcomes_and_nothing_are_taken_as_they_are() -> None:
-    assert outcome_of("ok \ud83d") == ToolOutcome(ok=True, text="ok \ufffd")
+    assert outcome_of("ok \ud83d") == ToolOutcome(ok=True, text="ok \ufffd", metadata={"replaced_characters": 1})
     assert outcome_of(None) == ToolOutcome(ok=True)
     assert full_text(outcome_of(None)) == ""
     assert outcome_of(failure("conflict", "no")) == failure("conflict", "no")

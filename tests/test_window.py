@@ -121,7 +121,7 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
             case "user":
                 messages.append(Message(role="user", text=f"{number}" + "u" * size))
             case "hint":
-                messages.append(Message(role="user", text=f"{EMPTY_REPLY_HINT} {number}"))
+                messages.append(Message(role="user", text=f"{OUTPUT_HINT}{number}"))
             case "answer":
                 messages.append(Message(role="assistant", text=f"{number}" + "a" * size))
             case _:
@@ -365,6 +365,15 @@ def test_the_request_stays_through_any_number_of_hints() -> None:
     assert sent == (LEFT_OUT, messages[2], *messages[5:7], *hints[1:])
 
 
+@pytest.mark.parametrize("text", [EMPTY_REPLY_HINT, f"{EMPTY_REPLY_HINT} And: refund it.", f"{OUTPUT_HINT}refund it"])
+def test_a_request_in_the_words_of_a_hint_stays(text: str) -> None:
+    request = Message(role="user", text=text)
+    hints = [Message(role="user", text=EMPTY_REPLY_HINT)] * 3
+    sent = fitted([request, answer(60), *exchange("c1", 4_000), *exchange("c2", 4), *hints], 230).request.messages
+    assert sent[0] == request
+    assert LEFT_OUT in sent
+
+
 def test_results_that_the_model_has_not_read_stay_whatever_the_budget_says() -> None:
     messages = [user(20), *exchange("c1", 2_000), *exchange("c2", 2_000)]
     sent = fitted(messages, 700, recent_exchanges=0).request.messages
@@ -461,6 +470,7 @@ def test_hints_of_the_runtime_are_known_as_such() -> None:
     assert is_hint(Message(role="user", text=EMPTY_REPLY_HINT))
     assert is_hint(Message(role="user", text=f"{OUTPUT_HINT}/total: is missing"))
     assert not is_hint(Message(role="user", text="Please refund ord_1."))
+    assert not is_hint(Message(role="user", text=f"{EMPTY_REPLY_HINT} And refund ord_1."))
     assert not is_hint(Message(role="assistant", text=EMPTY_REPLY_HINT))
 
 

@@ -136,6 +136,7 @@ class ModelCalls:
             truncated=reply.truncated or None,
             usage=reply.usage.model_dump(mode="json"),
             usage_estimated=reply.usage_estimated or None,
+            replaced_characters=reply.replaced_characters or None,
         )
         return reply
 

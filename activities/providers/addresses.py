@@ -32,7 +32,8 @@ def endpoint(base_url: str, path: str) -> str:
     try:
         parts = urlsplit(text)
         legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        httpx.URL(text)
+        # The host is decoded here: one that cannot be is found out by nobody before the first request.
+        legal = legal and bool(httpx.URL(text).host)
     except (ValueError, httpx.InvalidURL):
         legal = False
     if not legal:

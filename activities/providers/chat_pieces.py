@@ -10,6 +10,8 @@ from activities.providers.readings import argument_text, as_object, as_text, obj
 # Where servers put the model's reasoning as a plain text: DeepSeek, Moonshot, Z.ai, llama.cpp; Groq, Ollama, vLLM,
 # OpenRouter; GitHub Copilot. A chunk with several of them says the same in each.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+# No tool's name is longer. To put together one that goes on and on would take the square of its length.
+_NAME_MAX_CHARACTERS = 200
 # Of an entry of `reasoning_details` (OpenRouter), what is streamed in pieces.
 _DETAIL_TEXTS = ("text", "summary")
 
@@ -110,6 +112,7 @@ class Calls:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._by_index: dict[int, int] = {}
+        self._by_id: dict[str, int] = {}
 
     def add(self, piece: dict[str, JsonValue]) -> tuple[int, str, str]:
         """Take a piece of a call. Returns the call's position, its name so far, and what came of the arguments."""
@@ -127,8 +130,10 @@ class Calls:
             self._calls.append(_Call())
         if isinstance(index, int):
             self._by_index[index] = position
-        self._calls[position].add(piece, call_id, name, arguments)
-        return position, self._calls[position].name, arguments
+        call = self._calls[position]
+        call.add(piece, call_id, name, arguments)
+        self._by_id.setdefault(call.call_id, position)
+        return position, call.name, arguments
 
     def value(self) -> list[JsonValue]:
         """The calls as a whole reply has them."""
@@ -136,7 +141,7 @@ class Calls:
 
     def _without_index(self, call_id: str, name: str, arguments: str) -> int | None:
         if call_id:
-            return next((n for n, call in enumerate(self._calls) if call.call_id == call_id), None)
+            return self._by_id.get(call_id)
         if not self._calls:
             return None
         latest = self._calls[-1]
@@ -165,7 +170,8 @@ class _Call:
         self._fields.update({key: value for key, value in piece.items() if value is not None})
         self.call_id = self.call_id or call_id
         # A server that sends the name in pieces, or again as far as it has it.
-        self.name = name if name.startswith(self.name) else self.name + name
+        if len(self.name) <= _NAME_MAX_CHARACTERS:
+            self.name = name if name.startswith(self.name) else self.name + name
         if arguments:
             self._arguments.append(arguments)
             self.looks_whole = arguments.rstrip().endswith("}")

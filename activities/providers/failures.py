@@ -15,6 +15,8 @@ from activities.visible import visible
 from contracts.text import cut, encodable
 
 MESSAGE_MAX_CHARACTERS = 500
+# What went wrong is told at the beginning. Some of the patterns below take the square of what they search.
+SEARCHED_CHARACTERS = 4_096
 
 # 498 is Groq's own, for a service tier without capacity left (Groq, "API error codes").
 _RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429, 498})
@@ -129,32 +131,33 @@ def _classify(
     status: int, error: ReportedError, said: str, endpoint: Endpoint, wait_seconds: float | None
 ) -> ModelFailure:
     message = f"{said}: {error.message}"
+    words = error.message[:SEARCHED_CHARACTERS]
     passing = status in _RETRYABLE_BELOW_500 or status >= 500
-    if error.names & _FILTERED or (not passing and _FILTERED_WORDS.search(error.message)):
+    if error.names & _FILTERED or (not passing and _FILTERED_WORDS.search(words)):
         return ModelFailure("ModelRefused", message)
     if status == _PAYMENT_REQUIRED and wait_seconds is not None:
         # OpenRouter's, where other requests hold what is left of the money ("Errors and debugging").
         return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
-    if status == _PAYMENT_REQUIRED or _is_out_of_quota(error):
+    if status == _PAYMENT_REQUIRED or _is_out_of_quota(error.names, words):
         return ModelFailure("ModelUnavailable", f"{said}: no quota left for {endpoint.key_name}: {error.message}")
-    if status in (401, 403) or error.names & _KEY_REFUSED or _KEY_REFUSED_WORDS.search(error.message):
+    if status in (401, 403) or error.names & _KEY_REFUSED or _KEY_REFUSED_WORDS.search(words):
         return ModelFailure("ModelAuthentication", f"{said}: check the key in {endpoint.key_name}: {error.message}")
-    if error.names & _TOO_LONG or _TOO_LONG_WORDS.search(error.message):
+    if error.names & _TOO_LONG or _TOO_LONG_WORDS.search(words):
         return ModelFailure("ContextWindowExceeded", message)
     if passing:
         return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
     return ModelFailure("ModelBadRequest", message)
 
 
-def _is_out_of_quota(error: ReportedError) -> bool:
-    named = any(_OUT_OF_QUOTA.search(name) for name in error.names)
-    return named or bool(_OUT_OF_QUOTA_WORDS.search(error.message))
+def _is_out_of_quota(names: frozenset[str], words: str) -> bool:
+    named = any(_OUT_OF_QUOTA.search(name) for name in names)
+    return named or bool(_OUT_OF_QUOTA_WORDS.search(words))
 
 
 def _json_in(text: str) -> JsonValue:
     """What the body of a failed request holds; None where that is no JSON."""
     try:
-        body: JsonValue = json.loads(text)
+        body: JsonValue = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
     # Google puts the errors of its OpenAI-compatible API into an array.

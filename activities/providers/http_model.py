@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import MappingProxyType
 
 import httpx
@@ -18,10 +18,17 @@ from activities.providers.legal import compact_json
 from activities.providers.readings import decoded
 from activities.providers.request_headers import checked_header
 from activities.providers.secrecy import Secret, SecretStream, checked_key, without_secret
+from activities.providers.unpacking import ACCEPTED, unpacked
 
 REPLY_MAX_BYTES = 16 * 1_048_576
-# Enough of an error to classify it; the rest of a longer one is not read.
+# Some servers wrap each token in half a kilobyte: the longest replies that models write must come through.
+STREAM_MAX_BYTES = 64 * 1_048_576
+# Enough of an error to classify it; the rest of a longer or a later one is not read. Bytes, and seconds.
 ERROR_MAX_BYTES = 1_048_576
+ERROR_PATIENCE = 2.0
+# After so many events, or pieces of one, it is another run's turn: a stream that was all received at once would keep
+# its worker from everything else.
+TURN_EVENTS = 64
 # Seconds. A model may think for minutes before its first byte, or between two; what bounds the whole call is the
 # activity's timeout.
 TIMEOUT = httpx.Timeout(300.0, connect=10.0)
@@ -54,7 +61,12 @@ class HttpModel:
         key = "" if api_key is None else checked_key(api_key, key_name)
         added = dict(checked_header(name, value) for name, value in headers.items())
         self._secret = Secret(key, *added.values())
-        self._headers = {**dialect.headers(key), **added, "content-type": "application/json"}
+        self._headers = {
+            **dialect.headers(key),
+            **added,
+            "content-type": "application/json",
+            "accept-encoding": ACCEPTED,
+        }
         self._streaming = streaming
 
     async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
@@ -76,18 +88,19 @@ class HttpModel:
                 "POST", address, content=body, headers=self._headers, timeout=TIMEOUT, follow_redirects=False
             ) as response:
                 if not response.is_success:
-                    beginning = await _read(response, ERROR_MAX_BYTES)
+                    beginning = await _beginning(response)
                     raise failures.from_response(response.status_code, response.headers, beginning, self._endpoint)
                 if _is_event_stream(response):
                     return await self._streamed(response, stream, publish)
                 received = await _read(response, REPLY_MAX_BYTES)
-        except httpx.RequestError as error:
+        # TLS may raise its own errors, which are the operating system's and not the client's.
+        except (httpx.RequestError, OSError) as error:
             reason = f"{type(error).__name__} {error}".strip()
             raise ModelFailure(
                 "ModelUnavailable", f"no reply from {address}: {reason}", retryable=True, usage=stream.usage
             ) from error
         if len(received) > REPLY_MAX_BYTES:
-            raise self._too_long()
+            raise self._too_long(REPLY_MAX_BYTES)
         reply = decoded(received.decode("utf-8-sig", errors="replace"), self._endpoint)
         completion = self._dialect.completion(reply, self._endpoint)
         # Of a server that does not stream, those who watch see the whole text in one piece.
@@ -99,17 +112,20 @@ class HttpModel:
         return compact_json(self._dialect.body(request, self._streaming)).encode()
 
     async def _streamed(self, response: httpx.Response, stream: ReplyStream, publish: Publish) -> Completion:
-        body = _Bounded(response, REPLY_MAX_BYTES)
+        body = _Bounded(response, STREAM_MAX_BYTES)
         unsaid = SecretStream(self._secret)
+        turns = _Turns()
         try:
             async with aclosing(EventSource(_event_stream(body)).aiter_sse()) as events:
                 async for event in events:
+                    await turns.next()
                     for delta in stream.add(event.event, event.data):
+                        await turns.next()
                         await _publish_all(unsaid.add(delta), publish)
                     if stream.ended:
                         break
             if body.exceeded and not stream.ended:
-                raise self._too_long()
+                raise self._too_long(STREAM_MAX_BYTES)
             if not stream.ended and (body.unfinished or not stream.may_end):
                 address = self._endpoint.address
                 raise ModelFailure("ModelUnavailable", f"{address} broke the reply off", retryable=True)
@@ -119,9 +135,9 @@ class HttpModel:
             failure.usage = failure.usage or stream.usage
             raise
 
-    def _too_long(self) -> ModelFailure:
+    def _too_long(self, max_bytes: int) -> ModelFailure:
         address = self._endpoint.address
-        return ModelFailure("ModelBehaviour", f"{address} sent a reply of more than {REPLY_MAX_BYTES} bytes")
+        return ModelFailure("ModelBehaviour", f"{address} sent a reply of more than {max_bytes} bytes")
 
 
 class _Bounded(httpx.AsyncByteStream):
@@ -144,12 +160,25 @@ class _Bounded(httpx.AsyncByteStream):
         return self._left < 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.aiter_bytes():
+        async for chunk in unpacked(self._response):
             self._left -= len(chunk)
             self._end = (self._end + chunk[-4:])[-4:]
             yield chunk
             if self.exceeded:
                 return
+
+
+class _Turns:
+    """Lets others of the event loop have their turn."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    async def next(self) -> None:
+        """Returns when the next event may be looked at."""
+        self._taken += 1
+        if self._taken % TURN_EVENTS == 0:
+            await asyncio.sleep(0)
 
 
 async def _publish_all(deltas: Iterable[Delta], publish: Publish) -> None:
@@ -160,6 +189,16 @@ async def _publish_all(deltas: Iterable[Delta], publish: Publish) -> None:
 
 async def _read(response: httpx.Response, max_bytes: int) -> bytes:
     return b"".join([chunk async for chunk in _Bounded(response, max_bytes)])
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """What comes of an error's body: its status says the most, and is not to be lost with the rest."""
+    pieces = list[bytes]()
+    with suppress(httpx.RequestError, OSError):
+        async with asyncio.timeout(ERROR_PATIENCE):
+            async for piece in _Bounded(response, ERROR_MAX_BYTES):
+                pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _is_event_stream(response: httpx.Response) -> bool:

@@ -27,6 +27,7 @@ MAX_TOKENS_THINKING = 32_000
 THINKING_BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_000, "xhigh": 24_000, "max": 32_000}
 THINKING_MIN = 1_024
 
+_GONE = "This tool cannot be called any more."
 _CACHED: JsonValue = {"type": "ephemeral"}
 _CLAUDE = re.compile(r"(^|[./])claude-")
 # "Extended thinking: Supported models". No later model has it, so this list does not grow.
@@ -66,6 +67,8 @@ class Messages(Dialect):
         if tools := _tools(request):
             body["tools"] = tools
             body.update(_tool_choice(settings))
+        elif gone := _called_before(turns):
+            body["tools"], body["tool_choice"] = gone, {"type": "none"}
         body["messages"] = _with_breakpoint(turns)
         body.update(_reasoning(request.model, settings, max_tokens, turns))
         if output := _output(request):
@@ -112,6 +115,14 @@ def _tools(request: CompletionRequest) -> list[JsonValue]:
     if request.web_search:
         tools.append({"type": "web_search_20250305", "name": "web_search"})
     return tools
+
+
+def _called_before(turns: Sequence[Turn]) -> list[JsonValue]:
+    """Tools in place of those that a conversation called and this request does not have: the API refuses calls and
+    results where no tool is defined."""
+    calls = (block for turn in turns for block in turn.blocks if block.get("type") == "tool_use")
+    names = dict.fromkeys(str(call["name"]) for call in calls)
+    return [{"name": name, "description": _GONE, "input_schema": {"type": "object"}} for name in names]
 
 
 def _wire_tool(tool: ToolContract) -> JsonValue:

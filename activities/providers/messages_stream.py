@@ -105,6 +105,7 @@ class _Block:
         self._fields = dict(start)
         # Joined once, at the end: a long text comes in thousands of pieces.
         self._pieces: dict[str, list[str]] = {}
+        self._citations = [*as_list(start.get("citations"))]
         self._call = call
         self._name = as_text(start.get("name"))
         self.is_call = start.get("type") == "tool_use"
@@ -128,7 +129,7 @@ class _Block:
                 case None:
                     pass
                 case _ if delta.get("type") == "citations_delta":
-                    self._fields["citations"] = [*as_list(self._fields.get("citations")), value]
+                    self._citations.append(value)
                 case _:
                     self._fields[name] = value
         if text := as_text(delta.get("text")):
@@ -144,6 +145,8 @@ class _Block:
         grown: dict[str, JsonValue] = {name: "".join(pieces) for name, pieces in self._pieces.items()}
         written = as_text(grown.pop("partial_json", None))
         fields = {**self._fields, **grown}
+        if self._citations:
+            fields["citations"] = self._citations
         if self.is_call:
             fields["input"] = written or fields.get("input") or ""
         elif written:

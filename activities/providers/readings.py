@@ -21,7 +21,8 @@ def decoded(body: str, endpoint: Endpoint) -> dict[str, JsonValue]:
         kind = "an HTML page" if text.startswith("<") else "something that is no JSON object"
         raise ModelFailure("ModelBadRequest", f"{endpoint.address} answered 200 with {kind}: check the base address")
     try:
-        reply: JsonValue = json.loads(text)
+        # Lenient about control characters in texts: some servers do not escape them, and nothing is lost by it.
+        reply: JsonValue = json.loads(text, strict=False)
     except json.JSONDecodeError:
         raise ModelFailure(
             "ModelUnavailable", f"{endpoint.address} answered 200 with broken JSON", retryable=True

@@ -10,6 +10,7 @@ _RESERVED = frozenset(
         "authorization",
         "x-api-key",
         "content-type",
+        "accept-encoding",
         "content-length",
         "host",
         "connection",

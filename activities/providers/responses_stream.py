@@ -49,6 +49,7 @@ class _Item:
     written: dict[tuple[str, int], tuple[_Writes, list[str]]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     call: int | None = None
+    name: str = ""
 
     def whole(self) -> dict[str, JsonValue]:
         """The item, from what is known of it."""
@@ -121,6 +122,7 @@ class ResponsesStream(ReplyStream):
     def _written(self, kind: str, fields: dict[str, JsonValue], item: _Item) -> Iterator[Delta]:
         if kind == "response.output_item.added":
             item.added = as_object(fields.get("item"))
+            item.name = as_text(item.added.get("name"))
             if item.added.get("type") == "function_call":
                 yield self._call(item, "")
         elif kind == "response.output_item.done":
@@ -139,7 +141,7 @@ class ResponsesStream(ReplyStream):
         if item.call is None:
             item.call = self._calls
             self._calls += 1
-        return Delta("tool_call", piece, call=item.call, name=as_text(item.added.get("name")))
+        return Delta("tool_call", piece, call=item.call, name=item.name)
 
     def _as_done(self, index: int, item: JsonValue) -> JsonValue:
         """A reasoning item as its own last event has it: that is the one to send back (API reference, reasoning items,

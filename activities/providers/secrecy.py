@@ -1,8 +1,9 @@
 """A provider's key, kept out of everything the provider says."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -12,6 +13,12 @@ from activities.providers.interface import Completion, Delta, RawToolCall
 PLACEHOLDER_MAX_CHARACTERS = 11
 _MARK = "***"
 _NOTHING = re.compile(r"(?!)")
+# Beyond the end of any text.
+_NOWHERE = (sys.maxsize, sys.maxsize)
+# No tool's name is longer, and an API may repeat one with every piece of a call's arguments.
+NAME_MAX_CHARACTERS = 200
+# So much of a key tells nothing.
+FEW_CHARACTERS = 3
 
 
 class Secret:
@@ -46,6 +53,10 @@ class Secret:
                 return [self.hidden_in_json(item) for item in value]
         return value
 
+    def found_in_reply(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where each key begins and ends that `hidden_in_reply` takes out."""
+        return (found.span() for found in self._long.finditer(text))
+
     def open_end(self, text: str) -> int:
         """How many characters at the end of a text may be the beginning of a key that is long enough to be one."""
         longest = 0
@@ -59,35 +70,61 @@ class Secret:
 
 
 class SecretStream:
-    """Hides keys in deltas. A key may be spread over several of them, so what could become one is held back until it
-    is clear that it does not, or another part of the reply begins. Escaped forms are found within one delta only: what
+    """Hides keys in deltas. A key may be spread over several of them, with other parts of the reply in between, so what
+    could become one is held back until it is clear that it does not. Where another part begins, up to FEW_CHARACTERS of
+    it are shown all the same: many a text happens to end like that. Escaped forms are found within one delta only: what
     is recorded is searched once more, as a whole."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
-        self._held: Delta | None = None
+        self._latest: _Part | None = None
+        self._ends: dict[_Part, _End] = {}
 
     def add(self, delta: Delta) -> Iterator[Delta]:
         """What may be shown now."""
-        held = self._held
-        if held is not None and (held.kind, held.call) != (delta.kind, delta.call):
-            yield from self.rest()
-            held = None
-        text = (held.text if held else "") + delta.text
+        part = delta.kind, delta.call
+        if self._latest is not None and self._latest != part:
+            yield from self._let_go(self._latest, FEW_CHARACTERS)
+        self._latest = part
+        known = self._ends.get(part, _End(delta))
+        text = known.text + delta.text
         end = len(text) - self._secret.open_end(text)
-        self._held = replace(delta, text=text[end:]) if end < len(text) else None
-        if end or not delta.text:
-            yield self._shown(replace(delta, text=text[:end]))
+        # Of a key whose first characters were shown, the others are not.
+        said = self._secret.hidden_in_reply(text[:end]).removeprefix(text[: known.shown])
+        if known.shown > end:
+            said = ""
+        self._ends[part] = _End(delta, text[end:], max(0, known.shown - end))
+        if said or not delta.text:
+            yield self._shown(delta, said)
 
     def rest(self) -> Iterator[Delta]:
         """What was held back and turned out to be no key."""
-        held, self._held = self._held, None
-        if held is not None:
-            yield self._shown(held)
+        for part in self._ends:
+            yield from self._let_go(part, sys.maxsize)
 
-    def _shown(self, delta: Delta) -> Delta:
-        hidden = self._secret.hidden_in_reply
-        return replace(delta, text=hidden(delta.text), name=hidden(delta.name))
+    def _let_go(self, part: "_Part", most: int) -> Iterator[Delta]:
+        """How a part ends, if that is no longer than this."""
+        end = self._ends[part]
+        if end.shown < len(end.text) <= most:
+            yield self._shown(end.delta, end.text[end.shown :])
+            end.shown = len(end.text)
+
+    def _shown(self, delta: Delta, text: str) -> Delta:
+        name = self._secret.hidden_in_reply(delta.name) if len(delta.name) <= NAME_MAX_CHARACTERS else ""
+        return replace(delta, text=text, name=name)
+
+
+# The kind of a delta, and of which call it is.
+_Part = tuple[str, int]
+
+
+@dataclass
+class _End:
+    """How a part of a reply ends, as far as a key may begin there, and how many characters of that were shown."""
+
+    delta: Delta
+    text: str = ""
+    shown: int = 0
 
 
 def checked_key(api_key: str, key_name: str) -> str:
@@ -122,16 +159,22 @@ def without_secret(reply: Completion, secret: Secret) -> Completion:
 
 
 def _recounted(opaque: Iterable[JsonValue], text: str, secret: Secret) -> tuple[JsonValue, ...]:
-    """The parts with the lengths that they have once the keys in them are hidden, each piece by itself."""
-    written = shown = 0
+    """The parts with the lengths that they have once the keys in the text are hidden: the mark for one that is spread
+    over several parts stands in the last of them. Takes linear time, however many parts and keys there are."""
+    keys = secret.found_in_reply(text)
+    begin, end = next(keys, _NOWHERE)
+    written = shown = shift = 0
     parts: list[JsonValue] = []
     for part in opaque:
         match part:
             case {"text": int(length)}:
                 written += length
-                end = len(secret.hidden_in_reply(text[:written]))
-                parts.append({"text": max(0, end - shown)})
-                shown = max(shown, end)
+                while end <= written:
+                    shift += len(_MARK) - (end - begin)
+                    begin, end = next(keys, _NOWHERE)
+                until = min(written, begin) + shift
+                parts.append({"text": until - shown})
+                shown = until
             case _:
                 parts.append(part)
     return tuple(parts)

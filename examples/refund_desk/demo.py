@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError
@@ -38,7 +37,7 @@ from examples.refund_desk.watching import (
 )
 from runtime import logs
 from runtime.dev_server import DEFAULT_PORTS, DevServer, Ports, dev_server, free_ports
-from runtime.model_providers import model_providers
+from runtime.model_providers import model_client, model_providers
 from runtime.serving import agent_worker
 from runtime.settings import Settings, StartupError
 
@@ -88,7 +87,7 @@ async def _demo(decision: Resolution | None, ports: Ports) -> int:
     settings = Settings.from_environment()
     catalog = Catalog.from_modules([refund_desk], settings.model)
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient())
+        http = await stack.enter_async_context(model_client())
         providers = model_providers(settings, catalog, http)
         server = await _start_server(stack, ports)
         print(f"Temporal server at {server.address}, UI at {server.ui_url}")

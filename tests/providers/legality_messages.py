@@ -30,6 +30,8 @@ def request_illegality(request: dict[str, JsonValue]) -> str | None:
         _check_order(turns)
         _check_own_tools(turns)
         _check_budgeted_turn(request, turns)
+        used = {block.get("type") for _, blocks in turns for block in blocks} & {"tool_use", "tool_result"}
+        _demand(not used or bool(request.get("tools")), "calls or results, and no tools are defined")
         marks = json.dumps(request).count('"cache_control"')
         _demand(marks <= 4, f"there are {marks} cache breakpoints, at most 4 may be")
     except Illegal as reason:

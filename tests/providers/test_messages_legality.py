@@ -22,8 +22,11 @@ def result(call: str, **more: JsonValue) -> JsonValue:
     return {"type": "tool_result", "tool_use_id": call, **more}
 
 
+NOOP: JsonValue = {"name": "noop", "input_schema": {"type": "object"}}
+
+
 def request(*messages: JsonValue, **more: JsonValue) -> dict[str, JsonValue]:
-    return {"model": "m", "max_tokens": 2_000, "messages": list(messages), **more}
+    return {"model": "m", "max_tokens": 2_000, "tools": [NOOP], "messages": list(messages), **more}
 
 
 THINKS: JsonValue = {"type": "enabled", "budget_tokens": 1_024}
@@ -48,6 +51,7 @@ def test_legal_requests_are_accepted(legal: dict[str, JsonValue]) -> None:
 @pytest.mark.parametrize(
     ("illegal", "reason"),
     [
+        (request(user(), said(tool_use("a")), user(result("a")), tools=[]), "no tools are defined"),
         (request(), "messages is missing"),
         (request(said(text("Hi")), user()), "first message"),
         (request(user(), said(text("Hi"))), "prefill"),
@@ -78,7 +82,7 @@ def test_legal_requests_are_accepted(legal: dict[str, JsonValue]) -> None:
         (request(user(), system=" "), "system"),
         (request(user(), tools=[{"name": "x y", "input_schema": {"type": "object"}}]), "a tool is named"),
         (request(user(), tools=[{"name": "x", "input_schema": {"anyOf": []}}]), "plain object"),
-        (request(user(), tool_choice={"type": "none"}), "without tools"),
+        (request(user(), tools=[], tool_choice={"type": "none"}), "without tools"),
         (request(user(*(text(str(n), cache_control={"type": "ephemeral"}) for n in range(5)))), "cache breakpoints"),
         (request(user(), output_config={"format": {"schema": {"type": "object"}}}), "not closed"),
         ({"model": "m", "messages": [user()]}, "max_tokens"),
