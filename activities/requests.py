@@ -17,7 +17,7 @@ from contracts.activities import ModelRequest
 from contracts.agents import AgentSpec
 from contracts.hooks import WANTS_CONTEXT
 from contracts.messages import Message, Usage
-from contracts.models import OUTPUT_TOKENS_MAX, TOKENS_PER_PRICE, ContextBudget, ModelSettings
+from contracts.models import OUTPUT_TOKENS_MAX, TOKENS_PER_PRICE, TOOL_CHOICES, ContextBudget, ModelSettings
 from contracts.records import describe
 from contracts.tools import ToolContract
 
@@ -96,6 +96,9 @@ def _prepared(answer: object, request: CompletionRequest, agent: AgentSpec, mode
         settings = ModelSettings.model_validate(dict(answer.settings))
     except ValidationError as error:
         raise final("InternalError", f"{hook} returned settings that no request may have: {describe(error)}") from None
+    if settings.tool_choice not in (*TOOL_CHOICES, *(tool.name for tool in answer.tools)):
+        # The hook took away what the agent wants called first: no API takes the name of a tool that is not there.
+        settings = settings.model_copy(update={"tool_choice": "auto"})
     return replace(answer, messages=messages, settings=settings)
 
 

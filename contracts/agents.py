@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from contracts.canonical import digest
-from contracts.models import ContextBudget, ModelName, ModelSettings, Price
+from contracts.models import TOOL_CHOICES, ContextBudget, ModelName, ModelSettings, Price
 from contracts.policies import OutputLimits
 from contracts.records import Record
 from contracts.tools import NAME_PATTERN, ToolContract
@@ -85,7 +85,7 @@ class AgentSpec(Record):
     @model_validator(mode="after")
     def _the_chosen_tool_is_there(self) -> Self:
         chosen = self.settings.tool_choice
-        if chosen not in ("auto", "none", "required") and self.tool(chosen) is None:
+        if chosen not in TOOL_CHOICES and self.tool(chosen) is None:
             raise ValueError(f"settings.tool_choice is {chosen!r}, which is no tool of this agent")
         return self
 

@@ -16,6 +16,8 @@ TOKENS_PER_PRICE = 1_000_000
 OUTPUT_TOKENS_MAX = 10_000_000
 # A thousand dollars for a token. There is a bound because costs must stay finite numbers.
 PRICE_MAX = 1e9
+# What `tool_choice` may be besides the name of a tool.
+TOOL_CHOICES = ("auto", "none", "required")
 # Output that is kept free in a window, in tokens, where the agent does not bound its replies.
 RESERVED_OUTPUT = 1_024
 

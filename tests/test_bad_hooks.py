@@ -149,6 +149,22 @@ async def test_a_tool_that_was_taken_away_cannot_be_called(harness: Harness) -> 
     assert (result.tool_results[0].error.code, result.tool_results[0].attempts) == ("unknown_tool", 0)
 
 
+async def test_a_tool_that_was_taken_away_is_not_forced(harness: Harness) -> None:
+    def without_tools(request: CompletionRequest, context: ExecutionContext) -> CompletionRequest:
+        return replace(request, tools=request.tools[1:])
+
+    model = Listener()
+    agent = scripted_agent(look, pay).model_copy(
+        update={"model": "listener:any", "settings": ModelSettings(tool_choice="look")}
+    )
+    hooks = Hooks("tester", prepare_model_request=without_tools)
+    async with harness.worker(agent, providers={"listener": model}, hooks=[hooks]):
+        await (await harness.start(PROMPT)).result()
+    assert [(each.name, model.requests[0].settings.tool_choice) for each in model.requests[0].tools] == [
+        ("pay", "auto")
+    ]
+
+
 class Payer(Listener):
     """A model that pays first."""
 

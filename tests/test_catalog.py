@@ -7,11 +7,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pydantic import ValidationError
 
 from activities.catalog import Catalog, CatalogError
 from activities.token_counts import TokenCounter
 from activities.tooling import Tool, tool
 from contracts.agents import AgentSpec
+from contracts.models import ModelSettings
 from contracts.tools import ToolContract
 from tests.support.agents import scripted_agent
 from tests.support.harness import CHECKOUT
@@ -152,3 +154,8 @@ def test_the_worker_names_file_line_and_mistake_in_one_line(
     (complaint,) = finished.stderr.splitlines()
     assert complaint.startswith(f"worker: {tmp_path / 'wrong_app.py'}:{line}: ")
     assert re.search(mistake, complaint)
+
+
+def test_an_agent_cannot_force_a_tool_that_it_does_not_have() -> None:
+    with pytest.raises(ValidationError, match=r"settings\.tool_choice is 'nope', which is no tool of this agent"):
+        AgentSpec(name="a", instructions="Test.", model="scripted:m", settings=ModelSettings(tool_choice="nope"))

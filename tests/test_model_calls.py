@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
+from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
 from activities.reply_size import REPLY_MAX_BYTES
 from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
@@ -93,3 +94,20 @@ async def test_a_key_escaped_in_the_arguments_text_is_neither_in_history_nor_wit
     assert result.tool_results[0].text == "seen ***"
     written = b"".join(event.SerializeToString() for event in history.events)
     assert b"TOKEN" not in written
+
+
+class Garbled:
+    """A model whose every text has half a character in it."""
+
+    async def complete(self, request: CompletionRequest, publish: Publish = to_nobody) -> Completion:
+        call = RawToolCall("look", '{"x": "\ud800"}', "id\udfff")
+        calls = () if len(request.messages) > 1 else (call,)
+        return Completion("Done\ud800.", calls, finish_reason="st\udfffop")
+
+
+async def test_half_a_character_anywhere_in_a_reply_is_no_bug(harness: Harness) -> None:
+    agent = scripted_agent(look).model_copy(update={"model": "garbled:m"})
+    async with harness.worker(agent, providers={"garbled": Garbled()}):
+        result = await (await harness.start(PROMPT)).result()
+    assert (result.text, result.finish_reason) == ("Done\ufffd.", "st\ufffdop")
+    assert result.tool_results[0].text == "seen \ufffd"

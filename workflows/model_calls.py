@@ -42,7 +42,8 @@ class ModelCalls:
             reply = await self._ask()
             if reply.paused and not reply.calls and pauses < PAUSES_IN_A_ROW:
                 pauses += 1
-                self._append(reply)
+                if reply.text.strip() or reply.opaque:
+                    self._append(reply)
                 continue
             problem = self._problem(reply)
             if problem is None:
