@@ -2,12 +2,19 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from contracts.canonical import digest
 from contracts.models import TOOL_CHOICES, ContextBudget, ModelName, ModelSettings, Price
 from contracts.policies import OutputLimits
-from contracts.records import Record
+from contracts.records import AuthoredRecord
 from contracts.tools import NAME_PATTERN, ToolContract
 
 OnRefusal = Literal["tell_model", "fail_run"]
@@ -28,7 +35,7 @@ _CAME_LATER = frozenset(
 )
 
 
-class AgentSpec(Record):
+class AgentSpec(AuthoredRecord):
     """An agent. Write one in a module, list `@tool` functions in `tools`, and serve it with `worker.py --app`.
 
     `model` is `<provider>:<name>`, for example `openai:gpt-4.1-mini`. The whole spec, tool contracts included, is
@@ -74,6 +81,14 @@ class AgentSpec(Record):
             if name not in _CAME_LATER or getattr(self, name) != fields[name].default
         }
 
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _functions_are_decorated(cls, tools: object) -> object:
+        for tool in tools if isinstance(tools, list | tuple) else ():
+            if callable(tool) and not isinstance(tool, ToolContract):
+                raise ValueError(f"{getattr(tool, '__name__', 'one')} is no tool: put @tool(side_effect=...) above it")
+        return tools
+
     @model_validator(mode="after")
     def _tool_names_are_unique(self) -> Self:
         names = [tool.name for tool in self.tools]
@@ -92,6 +107,11 @@ class AgentSpec(Record):
     def tool(self, name: str) -> ToolContract | None:
         """The contract of the tool with this name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The models, fallbacks included, whose price is not known."""
+        return tuple(model for model in (self.model, *self.fallback_models) if model not in self.prices)
 
     @property
     def digest(self) -> str:

@@ -1,15 +1,25 @@
 """What an agent may say of its models: settings of a request, prices, and how much of a window a request may fill."""
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from contracts.messages import Usage
-from contracts.records import Record, SparseRecord
+from contracts.records import AuthoredRecord, Record, SparseRecord
 
-# `<provider>:<name>`, for example `anthropic:claude-sonnet-4-5`.
-MODEL_PATTERN = r"^[a-z0-9_]+:\S.*$"
-ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, max_length=500)]
+MODEL_FORM = "write <provider>:<name>, the provider in small letters, for example openai:gpt-4.1-mini"
+_MODEL = re.compile(r"[a-z0-9_]+:\S.*")
+
+
+def _well_formed(model: str) -> str:
+    if not _MODEL.fullmatch(model):
+        raise PydanticCustomError("model_name", MODEL_FORM)
+    return model
+
+
+ModelName = Annotated[str, Field(max_length=500), AfterValidator(_well_formed)]
 
 TOKENS_PER_PRICE = 1_000_000
 # More than any reply has.
@@ -22,7 +32,7 @@ TOOL_CHOICES = ("auto", "none", "required")
 RESERVED_OUTPUT = 1_024
 
 
-class ModelSettings(SparseRecord):
+class ModelSettings(AuthoredRecord, SparseRecord):
     """Plain settings of every request. None means that the request does not name it, so that the API's default holds.
 
     `tool_choice` is `auto`, `none`, `required` or the name of a tool; the last two hold until the first round is over,
@@ -45,7 +55,7 @@ class ModelSettings(SparseRecord):
 _Dollars = Annotated[float, Field(ge=0, le=PRICE_MAX, allow_inf_nan=False)]
 
 
-class Price(SparseRecord):
+class Price(AuthoredRecord, SparseRecord):
     """US dollars for a million tokens. Cached input, cache writes and reasoning cost what input and output cost where
     they have no price of their own."""
 
@@ -98,7 +108,7 @@ class Cost(Record):
         )
 
 
-class ContextBudget(Record):
+class ContextBudget(AuthoredRecord):
     """How a request may fill the model's window, all in tokens. `window` None is what the worker's table of models says
     of the model; without either a request is not bounded.
 
@@ -124,6 +134,11 @@ class ModelFacts(Record):
 
     context_window: int | None = Field(default=None, ge=64, le=100_000_000)
     price: Price | None = None
+
+
+def no_price(model: str) -> str:
+    """Says that this model has none, and where to put one."""
+    return f"no price is known of {model}; add it to the agent's prices or to the worker's STEADYHAND_MODELS"
 
 
 def _or(price: float | None, otherwise: float) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from contracts.outcomes import ErrorCategory
-from contracts.records import Record
+from contracts.records import AuthoredRecord
 
 SideEffect = Literal["none", "read", "write", "destructive"]
 Idempotency = Literal["unknown", "idempotent", "idempotent_with_key", "non_idempotent"]
@@ -32,7 +32,7 @@ def _well_formed(pointer: str) -> str:
 JsonPointer = Annotated[str, AfterValidator(_well_formed)]
 
 
-class RetryRule(Record):
+class RetryRule(AuthoredRecord):
     """How often and when a failed attempt is repeated. Intervals are in seconds; `max_attempts` counts the first one.
 
     The delay after attempt n is initial_interval * multiplier**(n - 1), at most max_interval, times a random factor
@@ -60,7 +60,7 @@ class RetryRule(Record):
         return min(self.max_interval, backoff * (1 - self.jitter + 2 * self.jitter * spread))
 
 
-class HeartbeatRule(Record):
+class HeartbeatRule(AuthoredRecord):
     """The tool reports progress by itself. Silence longer than `timeout` ends the attempt; reports closer together than
     `minimum_interval` are not passed on. Both are in seconds."""
 
@@ -68,7 +68,7 @@ class HeartbeatRule(Record):
     minimum_interval: float = Field(default=0.25, gt=0, le=3_600, allow_inf_nan=False)
 
 
-class CompensationRule(Record):
+class CompensationRule(AuthoredRecord):
     """The tool's effect can be undone, by the function given to `@<tool>.undo`. `timeout` is in seconds and bounds each
     of the undo's `max_attempts`."""
 
@@ -76,7 +76,7 @@ class CompensationRule(Record):
     max_attempts: int = Field(default=1, ge=1, le=100)
 
 
-class ResourceVersionRule(Record):
+class ResourceVersionRule(AuthoredRecord):
     """Optimistic concurrency; both places are JSON Pointers. With `require_expected`, a call without a scalar at
     `argument` is not made; the tool finds it as `invocation.expected_resource_version`. A scalar at `outcome` of the
     result is its resource_version."""
@@ -86,7 +86,7 @@ class ResourceVersionRule(Record):
     outcome: JsonPointer = "/resource_version"
 
 
-class OutputLimits(Record):
+class OutputLimits(AuthoredRecord):
     """How much of one result the model may read: bytes of UTF-8, and tokens as `projection.estimate_tokens` counts.
     Both limits hold; a tool's own may only be tighter than the run's."""
 
@@ -102,7 +102,7 @@ class OutputLimits(Record):
         )
 
 
-class Capability(Record):
+class Capability(AuthoredRecord):
     """Something a tool needs to be allowed to do. Shown to whoever approves its calls."""
 
     name: str = Field(min_length=1, max_length=100)

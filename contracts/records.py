@@ -2,7 +2,16 @@
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
 class Record(BaseModel):
@@ -33,6 +42,25 @@ class SparseRecord(Record):
             for name, value in serialize(self).items()
             if fields[name].is_required() or getattr(self, name) != fields[name].default
         }
+
+
+class AuthoredRecord(Record):
+    """A record that people write in Python. There a field that does not exist is refused: misspelt, a limit would not
+    hold. In JSON it may come from a newer worker, and is ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _every_field_exists(cls, value: object, info: ValidationInfo) -> object:
+        if info.mode == "python" and isinstance(value, dict):
+            wrong = PydanticCustomError("no_such_field", "there is no such field")
+            unknown = [
+                InitErrorDetails(type=wrong, loc=(str(name),), input=None)
+                for name in value
+                if name not in cls.model_fields
+            ]
+            if unknown:
+                raise ValidationError.from_exception_data(cls.__name__, unknown)
+        return value
 
 
 class MalformedPayload(Exception):

@@ -21,7 +21,7 @@ from contracts.policies import (
     RetryRule,
     SideEffect,
 )
-from contracts.records import Record
+from contracts.records import AuthoredRecord, Record
 
 # Activity types of the runtime itself, and the name that stands for a provider's own web search.
 RESERVED_NAMES = frozenset(
@@ -40,7 +40,7 @@ RESERVED_NAMES = frozenset(
 NAME_PATTERN = r"^[a-z0-9_-]{1,64}$"
 
 
-class ToolContract(Record):
+class ToolContract(AuthoredRecord):
     """Everything the runtime may know of a tool. Frozen into a run's history when the run starts.
 
     Only name, description and input_schema are shown to the model. `side_effect` says what a call may change: nothing

@@ -51,7 +51,9 @@ def import_apps(names: Sequence[str]) -> list[ModuleType]:
             # A module that exists but lacks something it imports is a bug in there, and its traceback says where.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            problems.append(f"--app {name}: there is no such module; write it with dots, as in examples.refund_desk")
+            problems.append(
+                f"--app {name}: there is no such module; write it with dots and without .py, as in examples.refund_desk"
+            )
         except ToolRefused as error:
             problems.append(f"{_line_of(error)}: {error}")
         except ValidationError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from contracts.models import MODEL_FORM
 from runtime.provider_settings import ProviderSettings, preset_mistakes, provider_settings
 
 DEFAULT_TASK_QUEUE = "agents"
@@ -62,9 +63,7 @@ class Settings:
         """What cannot be right, one line each. Whether a key or a provider is needed depends on the served agents."""
         found = []
         if self.model is not None and not _MODEL.fullmatch(self.model):
-            found.append(
-                f"STEADYHAND_MODEL is {self.model!r}: write <provider>:<name>, for example openai:gpt-4.1-mini"
-            )
+            found.append(f"STEADYHAND_MODEL is {self.model!r}: {MODEL_FORM}")
         queue = self.task_queue
         if not queue.isprintable() or queue != queue.strip() or len(queue.encode()) > 1000:
             found.append(

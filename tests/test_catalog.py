@@ -120,7 +120,10 @@ def f() -> str:
     '''F.'''
     return ""
 """
-AGENT = "AgentSpec(name='x', instructions='', model='m')"
+AGENT = """from contracts.agents import AgentSpec
+from contracts.models import ModelSettings
+AgentSpec(name='x', instructions='x', {})
+"""
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,17 @@ AGENT = "AgentSpec(name='x', instructions='', model='m')"
             TOOL.format("side_effect='read'") + "AgentSpec(name='x', instructions='', model='m')",
             7,
             "AgentSpec: .*model",
+        ),
+        (AGENT.format("model='gpt-4.1'"), 3, "AgentSpec: model: write <provider>:<name>, .*openai:gpt-4.1-mini"),
+        (AGENT.format("model='OpenAI:gpt-4.1'"), 3, "AgentSpec: model: write .*the provider in small letters"),
+        (AGENT.format("model='a:b', max_cost=2, max_round=1"), 3, "AgentSpec: max_cost: there is no such field; max_r"),
+        (AGENT.format("model='a:b', settings={'temprature': 1}"), 3, "settings.temprature: there is no such field"),
+        (AGENT.format("model='a:b', settings=ModelSettings(stopp=())"), 3, "ModelSettings: stopp: there is no such"),
+        (TOOL.format("side_effect='read', retry={'attempts': 2}"), 3, "tool f: retry.attempts: there is no such field"),
+        (
+            AGENT.format("model='a:b', tools=(print,)"),
+            3,
+            r"AgentSpec: tools: .*print is no tool: put @tool\(side_effect",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_an_operators_own_file_replaces_the_one_that_comes_along(tmp_path: Path)
         ("{", "Invalid JSON"),
         (b"\xff\xfe", "Invalid JSON"),
         ("[]", "payload: Input should be"),
-        ('{"gpt-4.1": {}}', "gpt-4.1.[key]: String should match pattern"),
+        ('{"gpt-4.1": {}}', "gpt-4.1.[key]: write <provider>:<name>, "),
         ('{"acme:m": null}', "acme:m: Input should be an object"),
         ('{"acme:m": {"context_window": 3}}', "acme:m.context_window: Input should be greater than or equal to 64"),
         ('{"acme:m": {"context_window": "8k"}}', "acme:m.context_window: Input should be a valid integer"),
@@ -168,3 +168,23 @@ def test_an_agent_that_reserves_more_than_its_models_window_stops_the_worker(tmp
     assert problem.startswith("agent 'tester': ")
     assert "context.reserved_output leaves no room in context.window" in problem
     assert problem.endswith("; acme:m has 8000 tokens")
+
+
+def test_an_agent_whose_budget_needs_a_price_that_nobody_knows_stops_the_worker(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_text('{"acme:m": {"price": {"input": 1, "output": 2}}, "acme:free": {}}')
+    agent = agent_with("acme:m", "acme:free", "acme:other").model_copy(update={"max_cost_usd": 1.0})
+    with pytest.raises(StartupError) as caught:
+        loaded(path, agent)
+    first, second = caught.value.problems
+    assert first.startswith("agent 'tester': max_cost_usd cannot be kept: no price is known of acme:free; add it to ")
+    assert "no price is known of acme:other" in second
+    prices = dict.fromkeys(agent.fallback_models, SMALL.price)
+    assert loaded(path, agent.model_copy(update={"prices": prices}))
+    assert loaded(path, agent.model_copy(update={"max_cost_usd": None}))
+
+
+def test_a_field_of_a_newer_worker_is_no_mistake() -> None:
+    newer = '{"name": "x", "instructions": "x", "model": "a:b", "later": 1, "settings": {"seed": 7, "later": 1}}'
+    agent = AgentSpec.model_validate_json(newer)
+    assert agent.settings.seed == 7

@@ -128,7 +128,8 @@ async def test_r49_a_page_that_is_not_found_is_one_error_with_the_address(api: s
             await asked(acme(BASE_URL=server.base_url, API=api, API_KEY=KEY), "acme:m")
         assert len(server.requests) == 1
     assert (caught.value.type, caught.value.retryable) == ("ModelBadRequest", False)
-    assert f"{server.base_url}{PATHS[api]} answered 404: an HTML page" in str(caught.value)
+    said = f"{server.base_url}{PATHS[api]} answered 404: check the base address and the model's name: an HTML page"
+    assert said in str(caught.value)
     assert KEY not in str(caught.value)
 
 

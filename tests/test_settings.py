@@ -65,7 +65,10 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(StartupError) as caught:
         Settings.from_environment(wrong)
     first, second, third = caught.value.problems
-    assert first == "STEADYHAND_MODEL is 'gpt-4.1': write <provider>:<name>, for example openai:gpt-4.1-mini"
+    assert first == (
+        "STEADYHAND_MODEL is 'gpt-4.1': write <provider>:<name>, the provider in small letters, for example "
+        "openai:gpt-4.1-mini"
+    )
     assert "' agents\\n'" in second
     assert third.startswith("OPENAI_BASE_URL: the base address must look like https://host/v1")
     assert SECRET not in str(caught.value)
@@ -129,7 +132,9 @@ def test_every_agent_whose_script_cannot_be_played_is_named(tmp_path: Path) -> N
     assert second.startswith("agent two: its model is 'scripted:docs/protocol.md': script ")
 
 
-@pytest.mark.parametrize("app", ["examples.nothing_here", "no_such_package.agent", "examples/refund_desk", ".x", ""])
+@pytest.mark.parametrize(
+    "app", ["examples.nothing_here", "no_such_package.agent", "examples/refund_desk", "worker.py", ".x", ""]
+)
 def test_a_module_that_does_not_exist_is_one_line(app: str) -> None:
     (line,) = complaints(run_worker("--app", app))
     assert line.startswith("--app ")

@@ -7,6 +7,7 @@ from pydantic import JsonValue
 from contracts.agents import AgentSpec
 from contracts.context import secret_keys
 from contracts.messages import Message, illegality
+from contracts.models import no_price
 from contracts.records import MalformedPayload, Record
 from contracts.runs import AgentRunInput, unsupported_options, widening
 from workflows.failures import RunFailed
@@ -72,11 +73,7 @@ def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
         widening("approval_expires_seconds", options.approval_expires_seconds, agent.approval_expires_seconds),
     )
     if options.max_cost_usd is not None or agent.max_cost_usd is not None:
-        problems += tuple(
-            f"max_cost_usd cannot be kept: no price is known of {model}; add it to the agent's prices"
-            for model in (agent.model, *agent.fallback_models)
-            if model not in agent.prices
-        )
+        problems += tuple(f"max_cost_usd cannot be kept: {no_price(model)}" for model in agent.unpriced)
     output = options.tool_output
     if output is not None:
         problems += (

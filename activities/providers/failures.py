@@ -21,6 +21,7 @@ SEARCHED_CHARACTERS = 4_096
 # 498 is Groq's own, for a service tier without capacity left (Groq, "API error codes").
 _RETRYABLE_BELOW_500 = frozenset({408, 409, 425, 429, 498})
 _PAYMENT_REQUIRED = 402
+_NOT_FOUND = 404
 _FILTERED = frozenset({"content_filter", "responsibleaipolicyviolation", "content_policy_violation"})
 # OpenAI ("Error codes", invalid_prompt), Anthropic, OpenRouter ("Moderation errors"), xAI and DeepSeek tell it in words
 # only, with the status of a bad request or of a refused key.
@@ -146,6 +147,8 @@ def _classify(
         return ModelFailure("ContextWindowExceeded", message)
     if passing:
         return ModelFailure("ModelUnavailable", message, retryable=True, retry_after=wait_seconds)
+    if status == _NOT_FOUND:
+        message = f"{said}: check the base address and the model's name: {error.message}"
     return ModelFailure("ModelBadRequest", message)
 
 
