@@ -1,7 +1,8 @@
 """The real server, once a session, and a harness for each test."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,32 @@ from temporalio.testing import WorkflowEnvironment
 
 from runtime.converter import data_converter
 from runtime.dev_server import DevServer, dev_server, free_ports
+from runtime.settings import StartupError
 from tests.support.harness import Harness
+
+
+@asynccontextmanager
+async def on_free_ports(database: Path, **settings: Mapping[str, str]) -> AsyncIterator[DevServer]:
+    """A server on ports that were free a moment ago: somebody else may take one before it does, so it is tried again."""
+    for attempt in range(1, 6):
+        server = dev_server(database, free_ports(), **settings)
+        try:
+            running = await server.__aenter__()
+        except StartupError:
+            if attempt == 5:
+                raise
+            continue
+        try:
+            yield running
+        finally:
+            await server.__aexit__(None, None, None)
+        return
 
 
 @pytest.fixture(scope="session")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
     """A Temporal dev server with a database file, as `worker.py --dev-server` starts it."""
-    database: Path = tmp_path_factory.mktemp("temporal") / "temporal.db"
-    async with dev_server(database, free_ports()) as running:
+    async with on_free_ports(tmp_path_factory.mktemp("temporal") / "temporal.db") as running:
         yield running
 
 
@@ -31,9 +50,9 @@ async def harness(server: DevServer) -> AsyncIterator[Harness]:
 @pytest.fixture(scope="session")
 async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
     """A server that suggests to continue as new after 120 events."""
-    database: Path = tmp_path_factory.mktemp("impatient") / "temporal.db"
     settings = {"limit.historyCount.suggestContinueAsNew": "120"}
-    async with dev_server(database, free_ports(), dynamic_config=settings) as running:
+    database = tmp_path_factory.mktemp("impatient") / "temporal.db"
+    async with on_free_ports(database, dynamic_config=settings) as running:
         yield running
 
 
