@@ -16,7 +16,7 @@ from tests.support.harness import Harness
 
 @asynccontextmanager
 async def on_free_ports(database: Path, **settings: Mapping[str, str]) -> AsyncIterator[DevServer]:
-    """A server on ports that were free a moment ago: somebody else may take one before it does, so it is tried again."""
+    """A server on ports that were free a moment ago. Somebody else may take one before it does: it is tried again."""
     for attempt in range(1, 6):
         server = dev_server(database, free_ports(), **settings)
         try:
