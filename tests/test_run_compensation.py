@@ -1,12 +1,12 @@
 """What a run that does not complete does with its effects: undone, the latest first, or an operator is told."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from activities.providers.scripted import Script
 from activities.tooling import Tool, tool
 from contracts.agents import AgentSpec
 from contracts.policies import CompensationRule
@@ -60,9 +60,9 @@ class Hotel:
         return book
 
 
-def failing_after(*rooms: int) -> Sequence[dict[str, object]]:
+def failing_after(*rooms: int) -> Script:
     """Replies that book rooms and then ask for a tool that fails."""
-    return [*(dict(calls(("book", {"room": room}))) for room in rooms), dict(calls(("fail", {}))), says("-")]
+    return script(*(calls(("book", {"room": room})) for room in rooms), calls(("fail", {})), says("-"))
 
 
 @tool(side_effect="read")
@@ -80,7 +80,7 @@ FAIL_RUN = {**PROMPT, "options": {"on_tool_error": "fail_run"}}
 
 async def test_a_failed_run_undoes_its_effects_the_latest_first(harness: Harness) -> None:
     hotel = Hotel()
-    async with harness.worker(agent(hotel), scripts={"main": script(*failing_after(1, 2, 3))}):
+    async with harness.worker(agent(hotel), scripts={"main": failing_after(1, 2, 3)}):
         run = await harness.start({**FAIL_RUN, "context": {"tenant_id": "acme"}})
         error, partial = await failure_of(run)
         types = await event_types(run)
@@ -107,7 +107,7 @@ async def test_effects_stay_where_nobody_wants_them_undone(
     harness: Harness, compensate_on: tuple[str, ...], added: list[str]
 ) -> None:
     hotel = Hotel()
-    replies = script(*failing_after(1))
+    replies = failing_after(1)
     async with harness.worker(agent(hotel, compensate_on=compensate_on), scripts={"main": replies}):
         _, partial = await failure_of(await harness.start(FAIL_RUN))
     assert hotel.log == ["book 1"]
@@ -117,14 +117,14 @@ async def test_effects_stay_where_nobody_wants_them_undone(
 async def test_the_options_of_a_run_may_add_an_end_to_compensate_on(harness: Harness) -> None:
     hotel = Hotel()
     options = {"on_tool_error": "fail_run", "compensate_on": ["failed"]}
-    async with harness.worker(agent(hotel, compensate_on=()), scripts={"main": script(*failing_after(1))}):
+    async with harness.worker(agent(hotel, compensate_on=()), scripts={"main": failing_after(1)}):
         await failure_of(await harness.start({**PROMPT, "options": options}))
     assert hotel.log == ["book 1", "give back 1"]
 
 
 async def test_an_undo_that_fails_for_good_is_told_and_the_others_go_on(harness: Harness) -> None:
     hotel = Hotel(undo_fails=2)
-    async with harness.worker(agent(hotel), scripts={"main": script(*failing_after(1, 2))}):
+    async with harness.worker(agent(hotel), scripts={"main": failing_after(1, 2)}):
         run = await harness.start(FAIL_RUN)
         error, partial = await failure_of(run)
         failed = await event_of(run, "compensation_failed")
@@ -198,7 +198,7 @@ async def test_a_run_past_its_deadline_ends_as_timed_out_and_undoes_its_effects(
 
 async def test_an_operator_undoes_what_a_closed_run_left(harness: Harness) -> None:
     hotel = Hotel(undo_fails=2)
-    async with harness.worker(agent(hotel), scripts={"main": script(*failing_after(1, 2))}):
+    async with harness.worker(agent(hotel), scripts={"main": failing_after(1, 2)}):
         run = await harness.start(FAIL_RUN)
         _, partial = await failure_of(run)
         assert [effect.state for effect in partial.effects] == ["compensated", "compensation_failed"]
