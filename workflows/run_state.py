@@ -24,6 +24,7 @@ from workflows.approval_gate import ApprovalGate
 from workflows.carry import CARRY_RAW_MAX_BYTES, Carry
 from workflows.effects import EffectLedger
 from workflows.failures import RunFailed
+from workflows.identity import of_this_run
 from workflows.journal import Journal
 from workflows.limits import Limits
 from workflows.spending import Spending
@@ -42,7 +43,7 @@ class RunState:
 
     def __init__(self) -> None:
         self.status: RunStatus = "created"
-        self.context = ExecutionContext()
+        self.context = of_this_run(ExecutionContext())
         self.options = RunOptions()
         self.journal = Journal()
         self.transcript = Transcript()
@@ -218,7 +219,7 @@ class RunState:
         if run_input.carried is None or workflow.info().continued_run_id is None:
             raise RunFailed("InvalidInput", "carried is written by a run for its own continuation: leave it out")
         carry = Carry.unpack(run_input.carried)
-        self.context = carry.context
+        self.context = of_this_run(carry.context)
         self.journal.resume(carry.events, carry.sequence)
         self.transcript = Transcript(carry.transcript)
         self.effects = EffectLedger(self.journal, carry.effects)

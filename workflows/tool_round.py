@@ -11,7 +11,7 @@ from temporalio import workflow
 
 from contracts.agents import AgentSpec
 from contracts.approvals import ApprovalRequest, RecordedDecision, action_digest
-from contracts.context import ExecutionContext
+from contracts.context import ExecutionContext, subject_id
 from contracts.idempotency import approval_id, idempotency_key
 from contracts.messages import InvalidToolCall, ProposedCall, ToolCall
 from contracts.outcomes import ErrorCategory, ToolErrorInfo, ToolOutcome, failure
@@ -157,6 +157,7 @@ class ToolRound:
         now = workflow.now()
         seconds = self._options.approval_expires_seconds or self._agent.approval_expires_seconds
         required = plan.contract.approval != "never"
+        shown = self._context.shown
         return ApprovalRequest(
             approval_id=approval_id(self._chain, plan.call.call_id),
             call_id=plan.call.call_id,
@@ -169,6 +170,8 @@ class ToolRound:
             reason="the tool's contract requires it" if required else "this run asks for every call",
             requested_at=now,
             expires_at=now + timedelta(seconds=seconds),
+            subject_id=subject_id(shown),
+            context=shown,
         )
 
     def _refuse(self, plan: _PlannedCall, decision: RecordedDecision) -> None:
