@@ -20,6 +20,7 @@ from activities.providers.legal import compact_json
 from activities.reply_size import check_reply_size, raw_size
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
+from activities.spans import describe_span, is_traced
 from contracts.activities import ModelActivities, ModelReply, ModelRequest
 from contracts.agents import AgentSpec
 from contracts.messages import Usage
@@ -68,6 +69,8 @@ class ModelCalls(ModelActivities):
 
     async def _call(self, attempt: ModelAttempt, publish: Publish) -> ModelReply:
         request = attempt.request
+        if is_traced():
+            describe_span(await self._runs.attributes(), attempt.number)
         agent = await self._runs.agent(request.agent_digest)
         messages = await self._runs.transcript(request.transcript)
         model = request.model or agent.model
@@ -103,7 +106,13 @@ class ModelCalls(ModelActivities):
         reply = await asyncio.to_thread(
             _parsed, completion, agent, prepared.request.tools, model, attempt.request.next_call
         )
-        reply = reply.model_copy(update={"usage": attempt.billed, "usage_estimated": completion.usage is None})
+        spent = {
+            "usage": attempt.billed,
+            "usage_estimated": completion.usage is None,
+            "attempts": attempt.number,
+            "failed_usage": attempt.billed_before,
+        }
+        reply = reply.model_copy(update=spent)
         check_reply_size(len(reply.model_dump_json().encode()))
         return reply
 

@@ -16,11 +16,14 @@ log = logging.getLogger("steadyhand.model")
 
 
 class ModelAttempt:
-    """One attempt of a model call, and what all attempts of the call were billed so far."""
+    """One attempt of a model call, numbered from 1, what the attempts before it were billed, as far as they could tell,
+    and what all of them were billed so far."""
 
     def __init__(self, request: ModelRequest) -> None:
         self.request = request
-        self.billed = _billed_before()
+        self.number = activity.info().attempt
+        self.billed_before = _billed_before()
+        self.billed = self.billed_before
 
     def bill(self, usage: Usage | None) -> None:
         """Count what this attempt was billed, in a heartbeat too, where the next attempt finds it."""

@@ -12,6 +12,7 @@ from activities.providers.interface import RawToolCall
 from activities.providers.legal import compact_json
 from activities.reply_size import check_reply_size
 from activities.runs import HeldRuns
+from activities.spans import describe_span
 from contracts.activities import ReviewActivities, ReviewedCalls, ReviewRequest
 from contracts.agents import AgentSpec
 from contracts.messages import ArgumentIssue, InvalidToolCall, ProposedCall, ToolCall
@@ -31,6 +32,7 @@ class CallReviews(ReviewActivities):
     async def review_calls(self, request: ReviewRequest) -> ReviewedCalls:
         """The calls as they are to run, in order. A hook that raises is asked again; one that returned what it may not,
         or more than fits into history, would do so again."""
+        describe_span(request.context.attributes, activity.info().attempt)
         agent = await self._runs.agent(request.agent_digest)
         async with beating():
             if "should_stop" in request.hooks:

@@ -1,7 +1,9 @@
-"""What a worker holds of the runs it serves: transcripts and agents by digest, asked from the run on a miss."""
+"""What a worker holds of the runs it serves: transcripts and agents by digest, and for whom they work, asked from the
+run on a miss."""
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from contracts.agents import AgentSpec
+from contracts.events import EventsPage, EventsQuery
 from contracts.messages import Message
 from contracts.records import Record
 from contracts.transcripts import (
@@ -24,9 +27,11 @@ from contracts.transcripts import (
 )
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 CACHE_MAX_BYTES = 256 * 1_048_576
 AGENTS_HELD = 256
+CONTEXTS_HELD = 256
 
 # A query waits for the sticky queue of a dead worker: ask again soon rather than wait long.
 QUERY_TIMEOUT = timedelta(seconds=3)
@@ -86,6 +91,7 @@ class HeldRuns:
         self._max_bytes = max_bytes
         self._transcripts: OrderedDict[str, _Held] = OrderedDict()
         self._agents: OrderedDict[str, AgentSpec] = OrderedDict()
+        self._attributes: OrderedDict[str, Mapping[str, str]] = OrderedDict()
 
     async def transcript(self, ref: TranscriptRef) -> tuple[Message, ...]:
         """The messages a reference names.
@@ -115,11 +121,17 @@ class HeldRuns:
             agent = await _ask("agent", None, AgentSpec)
             if agent.digest != digest:
                 raise ApplicationError(f"the run's agent does not have the digest {digest}", type="AgentMismatch")
-        self._agents[digest] = agent
-        self._agents.move_to_end(digest)
-        while len(self._agents) > AGENTS_HELD:
-            self._agents.popitem(last=False)
+        _keep(self._agents, digest, agent, AGENTS_HELD)
         return agent
+
+    async def attributes(self) -> Mapping[str, str]:
+        """The attributes of the run's context: for tracing, so that no model call has to carry them in history."""
+        key = activity.info().workflow_run_id or ""
+        attributes = self._attributes.get(key)
+        if attributes is None:
+            attributes = (await _ask("events", EventsQuery(limit=1), EventsPage)).attributes
+        _keep(self._attributes, key, attributes, CONTEXTS_HELD)
+        return attributes
 
     @staticmethod
     def _known(held: _Held, ref: TranscriptRef) -> _Held | None:
@@ -149,6 +161,14 @@ class HeldRuns:
         total = sum(each.size for each in self._transcripts.values())
         while total > self._max_bytes and len(self._transcripts) > 1:
             total -= self._transcripts.popitem(last=False)[1].size
+
+
+def _keep(held: OrderedDict[str, T], key: str, value: T, most: int) -> None:
+    """Hold this as the last one used; the ones that were not used for longest go."""
+    held[key] = value
+    held.move_to_end(key)
+    while len(held) > most:
+        held.popitem(last=False)
 
 
 async def _ask(query: str, argument: Record | None, answer: type[R]) -> R:

@@ -16,6 +16,7 @@ from activities.in_flight import Body, CapacityExhausted, InFlight, Raised
 from activities.returned import outcome_of
 from activities.schemas import compile_schema
 from activities.settling import settle
+from activities.spans import describe_span
 from activities.tool_secrets import ToolSecrets
 from activities.tooling import Later, Tool, ToolError
 from activities.unexpected import reference, unexpected
@@ -52,6 +53,7 @@ class ToolCalls:
             # Retries are Temporal's, or the run's own where an undo comes between them: then each starts from one.
             attempt = invocation.attempt + info.attempt - 1
             invocation = invocation.model_copy(update={"attempt": attempt, "after_unknown": after_unknown})
+            describe_span(invocation.context.attributes, attempt)
             secrets = ToolSecrets.of(tool, self._settings)
             control = Attempt(tool, self._settings)
             deadline = _deadline(tool, invocation)

@@ -13,6 +13,7 @@ from activities.attempt import Attempt
 from activities.heartbeats import beating
 from activities.in_flight import CapacityExhausted, GivenUp, InFlight
 from activities.settling import settle
+from activities.spans import describe_span
 from activities.tool_secrets import ToolSecrets
 from activities.tooling import Tool, ToolError
 from activities.unexpected import reference, unexpected
@@ -75,6 +76,7 @@ class ToolEffects:
     @asynccontextmanager
     async def _attempt(self, tool: Tool, invocation: ToolInvocation, seconds: float) -> AsyncIterator[ToolInvocation]:
         """The invocation as the function receives it, connected until the block ends."""
+        describe_span(invocation.context.attributes, activity.info().attempt)
         attempt = Attempt(tool, self._settings)
         deadline = datetime.now(UTC) + timedelta(seconds=seconds)
         try:

@@ -72,8 +72,9 @@ class ModelReply(SparseRecord):
 
     `opaque` is as in `Message`. `output` is the answer as JSON where the agent has an output_schema, and
     `output_issues` says why it does not match. `usage` counts all attempts that were billed, as far as the provider
-    told; `usage_estimated` means that it told nothing of this one. `replaced_characters` counts U+FFFD in what the
-    model said: it stands for what could not be encoded, such as half of an emoji.
+    told; `usage_estimated` means that it told nothing of this one. `attempts` is how many there were, and
+    `failed_usage` the part of `usage` that those before the last one were billed. `replaced_characters` counts U+FFFD
+    in what the model said: it stands for what could not be encoded, such as half of an emoji.
     """
 
     text: str = ""
@@ -86,6 +87,8 @@ class ModelReply(SparseRecord):
     output_issues: tuple[str, ...] = ()
     usage: Usage = Usage()
     usage_estimated: bool = False
+    attempts: int = 1
+    failed_usage: Usage = Usage()
     replaced_characters: int = 0
 
 

@@ -20,7 +20,7 @@ def action_digest(tool: str, version: str, arguments: dict[str, JsonValue]) -> s
 
 class ApprovalRequest(Record):
     """A call that waits for a person. `action_digest` is that of `action_digest()`; times are UTC; `approvals` lists
-    those who have approved so far."""
+    those who have approved so far. `subject_id` is who asks, and `context` the run's `ExecutionContext.shown`."""
 
     approval_id: str
     call_id: str
@@ -36,6 +36,8 @@ class ApprovalRequest(Record):
     approvals_required: int = 1
     approvals: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    subject_id: str | None = None
+    context: dict[str, str] = {}
 
 
 class ApprovalDecision(SparseRecord):

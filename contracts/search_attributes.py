@@ -18,6 +18,8 @@ AnyKey = (
 AGENT_NAME = SearchAttributeKey.for_keyword("AgentName")
 AGENT_STATUS = SearchAttributeKey.for_keyword("AgentStatus")
 AGENT_TENANT = SearchAttributeKey.for_keyword("AgentTenant")
+# Who acts: the user, else the agent, else the application, else the run. Temporal keeps it as it is, so ids, not names.
+AGENT_SUBJECT = SearchAttributeKey.for_keyword("AgentSubject")
 # The tools with a pending approval.
 AGENT_TOOL = SearchAttributeKey.for_keyword_list("AgentTool")
 AGENT_PENDING_APPROVALS = SearchAttributeKey.for_int("AgentPendingApprovals")
@@ -30,6 +32,7 @@ ALL: tuple[AnyKey, ...] = (
     AGENT_NAME,
     AGENT_STATUS,
     AGENT_TENANT,
+    AGENT_SUBJECT,
     AGENT_TOOL,
     AGENT_PENDING_APPROVALS,
     AGENT_ROUNDS,

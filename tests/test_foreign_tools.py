@@ -98,7 +98,7 @@ async def test_a_result_is_checked_and_projected_as_one_of_our_own(harness: Harn
     assert invocation["idempotency_key"] == answer.idempotency_key
     assert (invocation["tool"], invocation["version"], invocation["call_id"]) == ("remote", "7", answer.call_id)
     assert invocation["arguments"] == {"mode": "fine"}
-    assert invocation["context"] == {"tenant_id": "acme"}
+    assert (invocation["context"]["tenant_id"], invocation["context"]["run_id"]) == ("acme", run.id)
 
 
 @pytest.mark.parametrize("name", ["remote", "remote_write"])

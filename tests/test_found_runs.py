@@ -8,7 +8,7 @@ from temporalio.common import SearchAttributeKey
 from activities.tooling import Tool, tool
 from contracts.approvals import ApprovalRequest
 from contracts.models import Price
-from contracts.search_attributes import AGENT_TENANT, AGENT_TOOL
+from contracts.search_attributes import AGENT_SUBJECT, AGENT_TENANT, AGENT_TOOL
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, calls, failure_of, pending_approval, says, script, state_of
 from tests.support.waiting import eventually
@@ -97,12 +97,32 @@ async def all_pending(run: Handle, count: int) -> tuple[ApprovalRequest, ...] | 
     return pending if len(pending) == count else None
 
 
-@pytest.mark.parametrize("tenant", ["", "a\0b", "\x01" * 300, "\u202e" * 300, "\U0001f600" * 100])
-async def test_no_tenant_stops_a_run(harness: Harness, tenant: str) -> None:
+@pytest.mark.parametrize("name", ["a\0b", "\x01" * 300, "\u202e" * 300, "\U0001f600" * 100])
+async def test_no_tenant_and_no_subject_stops_a_run(harness: Harness, name: str) -> None:
     async with harness.worker(scripted_agent(), scripts={"main": script(says("Done."))}):
-        run = await harness.start({**PROMPT, "context": {"tenant_id": tenant}})
+        run = await harness.start({**PROMPT, "context": {"tenant_id": name, "user_id": name}})
         await run.result()
-        shown = (await run.describe()).typed_search_attributes.get(AGENT_TENANT)
-    assert shown is not None
-    assert len(shown.encode()) <= 255
-    assert tenant.replace("\0", "\ufffd").startswith(shown)
+        found = (await run.describe()).typed_search_attributes
+    for shown in (found.get(AGENT_TENANT), found.get(AGENT_SUBJECT)):
+        assert shown is not None
+        assert len(shown.encode()) <= 255
+        assert name.replace("\0", "\ufffd").startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("context", "subject"),
+    [
+        ({"user_id": "ann", "agent_id": "bot", "application_id": "desk"}, "ann"),
+        ({"user_id": "", "agent_id": "bot", "application_id": "desk"}, "bot"),
+        ({"application_id": "desk"}, "desk"),
+        ({"tenant_id": "", "run_id": "job-7"}, "job-7"),
+        ({}, "its workflow id"),
+    ],
+)
+async def test_a_run_is_found_by_who_acts(harness: Harness, context: dict[str, str], subject: str) -> None:
+    async with harness.worker(scripted_agent(), scripts={"main": script(says("Done."))}):
+        run = await harness.start({**PROMPT, "context": context})
+        await run.result()
+        found = (await run.describe()).typed_search_attributes
+    assert found.get(AGENT_SUBJECT) == (subject if context else run.id)
+    assert found.get(AGENT_TENANT) is None

@@ -61,7 +61,7 @@ FIELDS: dict[type[Record], str] = {
     context.ExecutionContext: "run_id trace_id request_id tenant_id user_id application_id workspace_id "
     "conversation_id agent_id locale deadline metadata",
     approvals.ApprovalRequest: "approval_id call_id tool tool_version arguments action_digest side_effect reason "
-    "requested_at expires_at capabilities approvals_required approvals groups",
+    "requested_at expires_at capabilities approvals_required approvals groups subject_id context",
     approvals.ApprovalDecision: "approval_id resolution by reason action_digest arguments scope signature",
     approvals.RecordedDecision: "approval_id call_id tool action_digest resolution by reason at",
     outcomes.ToolOutcome: "ok text data error resource_version compensation_required compensation_token artifacts "
@@ -103,13 +103,14 @@ FIELDS: dict[type[Record], str] = {
     deltas.DeltaBatch: "events",
     events.Event: "sequence type at data",
     events.EventsQuery: "after_sequence limit",
-    events.EventsPage: "events first_available",
+    events.EventsPage: "events first_available attributes",
+    events.EventEnvelope: "module name ids subject_id sequence at attributes data",
     transcripts.TranscriptQuery: "start max_bytes",
     transcripts.TranscriptPage: "messages next total first_available",
     transcripts.TranscriptRef: "count digest tail first",
     activities.ModelRequest: "agent_digest transcript next_call model key round tokens_left cost_left_usd context",
     activities.ModelReply: "text calls finish_reason truncated paused opaque output output_issues usage "
-    "usage_estimated replaced_characters",
+    "usage_estimated attempts failed_usage replaced_characters",
     activities.ModelCallFailure: "usage wait_seconds",
     activities.LoadAgentRequest: "agent output_schema",
     activities.ReviewRequest: "agent_digest calls context text hooks",

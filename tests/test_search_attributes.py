@@ -48,6 +48,7 @@ def test_the_names_and_types_are_those_of_the_protocol() -> None:
         "AgentName": "KEYWORD",
         "AgentStatus": "KEYWORD",
         "AgentTenant": "KEYWORD",
+        "AgentSubject": "KEYWORD",
         "AgentTool": "KEYWORD_LIST",
         "AgentPendingApprovals": "INT",
         "AgentRounds": "INT",

@@ -38,6 +38,7 @@ from workflows.doors import NO_PAYLOAD, Doors
 from workflows.endings import Ending, bug, ending_of
 from workflows.failures import BUGS, RunFailed, run_failure
 from workflows.history import check_room, is_full
+from workflows.identity import of_this_run
 from workflows.interruption import Interruption
 from workflows.model_calls import ModelCalls
 from workflows.opening import check_options, first_call, opening_messages, read_input, refuse_cron
@@ -101,7 +102,7 @@ class AgentRun:
         else:
             self._doors.open()
             messages = opening_messages(run_input)
-            state.context = run_input.context
+            state.context = of_this_run(run_input.context)
             state.journal.record("run_started", agent=run_input.agent, tenant_id=run_input.context.tenant_id)
             loaded = await self._load_agent(run_input)
             check_options(run_input, loaded)
@@ -296,7 +297,8 @@ class AgentRun:
     @workflow.query
     def events(self, raw_query: RawValue = NO_PAYLOAD) -> EventsPage:
         """A page of the event log, from an `EventsQuery`."""
-        return self._state.journal.page(EventsQuery.from_wire(raw_query.payload.data or b"{}"))
+        page = self._state.journal.page(EventsQuery.from_wire(raw_query.payload.data or b"{}"))
+        return page.model_copy(update={"attributes": self._state.context.attributes})
 
     @workflow.query
     def transcript(self, raw_query: RawValue = NO_PAYLOAD) -> TranscriptPage:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
@@ -11,7 +11,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 from contracts.activities import ModelActivities, ModelCallFailure, ModelReply, ModelRequest
 from contracts.hints import EMPTY_REPLY_HINT, OUTPUT_HINT
 from contracts.hooks import WANTS_CONTEXT
-from contracts.messages import Message
+from contracts.messages import Message, Usage
 from contracts.runs import ErrorType
 from workflows import options as activity_options
 from workflows.failures import RunFailed, run_failure
@@ -129,7 +129,8 @@ class ModelCalls:
                 "ModelUnavailable" if isinstance(error.cause, ActivityTimeoutError) else "InternalError"
             )
             failed = run_failure(error, otherwise=unnamed)
-            state.journal.record("model_failed", error=failed.type, message=failed.message, model=model)
+            spent = _spent(told.usage)
+            state.journal.record("model_failed", error=failed.type, message=failed.message, model=model, usage=spent)
             raise _NotNow(failed, _wait(told)) from None
         state.spending.add(model, reply.usage)
         state.next_call += len(reply.calls)
@@ -140,6 +141,8 @@ class ModelCalls:
             truncated=reply.truncated or None,
             usage=reply.usage.model_dump(mode="json"),
             usage_estimated=reply.usage_estimated or None,
+            attempts=reply.attempts if reply.attempts > 1 else None,
+            failed_usage=_spent(reply.failed_usage),
             replaced_characters=reply.replaced_characters or None,
         )
         return reply
@@ -152,6 +155,11 @@ class _NotNow(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.wait = wait
+
+
+def _spent(usage: Usage) -> JsonValue:
+    """Usage for the log; None where nothing was used."""
+    return None if usage == Usage() else usage.model_dump(mode="json")
 
 
 def _wait(told: ModelCallFailure) -> timedelta | None:

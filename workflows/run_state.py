@@ -31,6 +31,7 @@ from workflows.carry import CARRY_RAW_MAX_BYTES, CarriedAnswer, Carry
 from workflows.effects import EffectLedger
 from workflows.endings import Ending
 from workflows.failures import RunFailed
+from workflows.identity import of_this_run
 from workflows.inbox import Inbox
 from workflows.journal import Journal
 from workflows.limits import Limits
@@ -54,7 +55,7 @@ class RunState:
 
     def __init__(self) -> None:
         self.status: RunStatus = "created"
-        self.context = ExecutionContext()
+        self.context = of_this_run(ExecutionContext())
         self.options = RunOptions()
         self.journal = Journal()
         self.transcript = Transcript()
@@ -290,7 +291,7 @@ class RunState:
         if run_input.carried is None or workflow.info().continued_run_id is None:
             raise RunFailed("InvalidInput", "carried is written by a run for its own continuation: leave it out")
         carry = Carry.unpack(run_input.carried)
-        self.context = carry.context
+        self.context = of_this_run(carry.context)
         self.journal.resume(carry.events, carry.sequence)
         self.transcript = Transcript(carry.transcript, carry.transcript_first, carry.transcript_prompt)
         self.effects = EffectLedger(self.journal, carry.effects, carry.undoable)

@@ -11,7 +11,7 @@ from temporalio import workflow
 
 from contracts.agents import AgentSpec
 from contracts.approvals import ApprovalRequest, RecordedDecision, action_digest
-from contracts.context import ExecutionContext
+from contracts.context import ExecutionContext, subject_id
 from contracts.idempotency import approval_id, idempotency_key
 from contracts.messages import InvalidToolCall, ProposedCall, ToolCall
 from contracts.outcomes import ErrorCategory, ToolErrorInfo, ToolOutcome, failure
@@ -188,6 +188,7 @@ class ToolRound:
             # Nobody is asked for an answer that would come too late.
             expires_at = min(expires_at, self._deadline)
         required = plan.contract.approval != "never"
+        shown = self._context.shown
         return ApprovalRequest(
             approval_id=approval_id(self._chain, plan.call.call_id),
             call_id=plan.call.call_id,
@@ -200,6 +201,8 @@ class ToolRound:
             reason="the tool's contract requires it" if required else "this run asks for every call",
             requested_at=now,
             expires_at=expires_at,
+            subject_id=subject_id(shown),
+            context=shown,
         )
 
     def _refuse(self, plan: _PlannedCall, decision: RecordedDecision) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
 
+from contracts.context import subject_id
 from contracts.search_attributes import (
     AGENT_COST_USD,
     AGENT_NAME,
@@ -14,6 +15,7 @@ from contracts.search_attributes import (
     AGENT_PENDING_APPROVALS,
     AGENT_ROUNDS,
     AGENT_STATUS,
+    AGENT_SUBJECT,
     AGENT_TENANT,
     AGENT_TOOL,
 )
@@ -62,10 +64,11 @@ class Visibility:
             AGENT_COST_USD.value_set(state.spending.cost.total),
             AGENT_NEEDS_OPERATOR.value_set(state.effects.needs_operator),
         ]
-        if state.context.tenant_id is not None:
-            # Not every visibility store can keep a NUL.
-            tenant = state.context.tenant_id.replace("\0", "\ufffd")
-            updates.append(AGENT_TENANT.value_set(head(tenant, KEYWORD_MAX_BYTES)))
+        attributes = state.context.attributes
+        for key, value in ((AGENT_TENANT, attributes.get("tenant_id")), (AGENT_SUBJECT, subject_id(attributes))):
+            if value is not None:
+                # Not every visibility store can keep a NUL.
+                updates.append(key.value_set(head(value.replace("\0", "\ufffd"), KEYWORD_MAX_BYTES)))
         return updates
 
 
