@@ -75,14 +75,14 @@ async def all_free(in_flight: InFlight, slots: Slots | None = None) -> None:
 async def test_r28_no_line_of_an_attempt_comes_after_the_next_one_began(
     server: DevServer, tmp_path: Path, asks_before_each_line: bool
 ) -> None:
-    """A tenth of the report's times. With one thread a function that never asks is done before its retry begins."""
+    """A fifth of the report's times. With one thread a function that never asks is done before its retry begins."""
     lines, in_flight = tmp_path / "lines", InFlight(threads=1)
 
-    @tool(side_effect="write", idempotency="idempotent", timeout=0.3, retry=TWICE)
+    @tool(side_effect="write", idempotency="idempotent", timeout=0.5, retry=TWICE)
     def append(invocation: ToolInvocation) -> str:
-        """Append ten lines, one in a tenth of a second."""
+        """Append ten lines, one in a fifth of a second."""
         for number in range(10):
-            time.sleep(0.1)
+            time.sleep(0.2)
             if asks_before_each_line and not invocation.still_mine():
                 return "given up"
             with lines.open("a") as file:
