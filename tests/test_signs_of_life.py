@@ -29,11 +29,7 @@ DEFAULT_LOST_AFTER = 10.0
 
 def beats_left() -> list[str]:
     """The tasks of this process that beat for an activity."""
-    return [
-        task.get_name()
-        for task in asyncio.all_tasks()
-        if (coroutine := task.get_coro()) is not None and coroutine.__qualname__ == "_beat"
-    ]
+    return [task.get_name() for task in asyncio.all_tasks() if " _beat " in str(task.get_coro())]
 
 
 async def nobody_beats() -> None:
