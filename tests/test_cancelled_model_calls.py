@@ -17,8 +17,8 @@ from tests.support.harness import Handle, Harness, histories, state_of
 from tests.support.watching import answer, watched_worker
 from tests.support.watching import says as chunk_of
 
-# From the request, or the deadline, to the end, by the server's clock. The report says 2 s and a heartbeat, of which there
-# is one a second; a machine that has much else to do takes longer, and the held model for ever.
+# From the request, or the deadline, to the end, by the server's clock. The report says 2 s and a heartbeat, of which
+# there is one a second; a machine that has much else to do takes longer, and the held model for ever.
 SOON_SECONDS = 10.0
 # A run that is told to end takes a workflow task or two for that. A loop of them would be a livelock.
 MOST_TASKS = 4
