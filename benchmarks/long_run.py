@@ -59,14 +59,12 @@ async def main(rounds: int) -> None:
 
 
 async def _histories(client: Client) -> None:
-    run_id: str | None = None
     first = await client.get_workflow_handle("ticks").fetch_history()
-    run_id = first.events[0].workflow_execution_started_event_attributes.first_execution_run_id
+    run_id: str | None = first.events[0].workflow_execution_started_event_attributes.first_execution_run_id
     while run_id:
         history = await client.get_workflow_handle("ticks", run_id=run_id).fetch_history()
-        print(
-            f"execution {run_id}: {len(history.events)} events, {sum(event.ByteSize() for event in history.events)} bytes"
-        )
+        size = sum(event.ByteSize() for event in history.events)
+        print(f"execution {run_id}: {len(history.events)} events, {size} bytes")
         run_id = history.events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 
