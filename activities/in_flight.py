@@ -49,9 +49,14 @@ class Body:
 
 
 class InFlight:
-    """The bodies of one worker's tools. A body that outlives its attempt keeps its thread, is counted and named."""
+    """The bodies of one worker's tools. A body that outlives its attempt keeps its thread, is counted and named.
+
+    Raises ValueError for less than one thread: no call could ever run.
+    """
 
     def __init__(self, threads: int = TOOL_THREADS, patience: float = PATIENCE_SECONDS) -> None:
+        if threads < 1:
+            raise ValueError(f"tools need at least one thread, not {threads}")
         self._free = asyncio.Semaphore(threads)
         self._patience = patience
         self._stuck: Counter[str] = Counter()

@@ -11,8 +11,11 @@ from activities.providers.interface import ModelFailure
 from contracts.activities import ModelCallFailure, ModelRequest
 from contracts.messages import Usage
 from contracts.policies import RETRY_AFTER_MAX_SECONDS
+from contracts.text import cut, encodable
 
 log = logging.getLogger("steadyhand.model")
+
+MESSAGE_MAX_BYTES = 2_000
 
 
 class ModelAttempt:
@@ -43,7 +46,7 @@ class ModelAttempt:
         long = wait is not None and wait > RETRY_AFTER_MAX_SECONDS
         delay = None if wait is None or long else max(timedelta(seconds=wait), _backoff())
         error = ApplicationError(
-            str(failure),
+            _short(str(failure)),
             ModelCallFailure(usage=self.billed, wait_seconds=wait if long else None),
             type=failure.type,
             non_retryable=long or not failure.retryable,
@@ -55,7 +58,7 @@ class ModelAttempt:
     def with_bill(self, error: ApplicationError) -> ApplicationError:
         """The error, saying what was billed."""
         known = ApplicationError(
-            error.message,
+            _short(error.message),
             ModelCallFailure(usage=self.billed),
             type=error.type,
             non_retryable=error.non_retryable,
@@ -84,6 +87,11 @@ def _backoff() -> timedelta:
     # The power of a late attempt is more than a timedelta can hold.
     doubled = min(policy.backoff_coefficient ** min(attempt - 1, 64), most / policy.initial_interval)
     return min(policy.initial_interval * doubled, most)
+
+
+def _short(message: str) -> str:
+    """What a failure says, whoever wrote the provider: one that does not fit would not be recorded as what it is."""
+    return cut(encodable(message), MESSAGE_MAX_BYTES)
 
 
 def final(type: str, reason: str) -> ApplicationError:

@@ -114,8 +114,11 @@ async def agent_worker(
     Search attributes that the namespace lacks are registered first, where that is allowed; runs that this worker starts
     use those that are there. `tool_settings` holds the values of the settings that tool contracts name. `sink` takes
     the deltas instead of the catalog's own, and `models` is what is known of models, instead of the built-in table.
-    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled.
+    `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled. Raises
+    ValueError for less than one activity at once: no run could do anything.
     """
+    if max_concurrent_activities < 1:
+        raise ValueError(f"max_concurrent_activities is {max_concurrent_activities}: a worker needs at least one")
     activities = Activities(
         catalog,
         providers,
