@@ -163,7 +163,11 @@ class AgentRun:
             return
         carried = state.carry().pack()
         if len(carried) <= CARRY_MAX_BYTES:
-            workflow.continue_as_new(AgentRunInput(agent=state.agent.name, carried=carried))
+            workflow.continue_as_new(
+                AgentRunInput(agent=state.agent.name, carried=carried),
+                # A run stays with its worker's version. Here nothing will be replayed: it moves to the current one.
+                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+            )
         state.too_large_to_carry = True
 
     # -- the ends --------------------------------------------------------------------------------------------------
