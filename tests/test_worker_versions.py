@@ -18,6 +18,7 @@ from activities.providers.interface import Completion, CompletionRequest, Publis
 from activities.tooling import tool
 from runtime.dev_server import DevServer
 from runtime.serving import agent_worker
+from tests.apps import payments
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, histories, pending_approval, state_of
 from tests.support.waiting import eventually
@@ -125,14 +126,14 @@ async def test_a_waiting_run_ends_on_its_version_while_new_runs_go_to_the_curren
 async def test_a_run_from_before_there_were_versions_goes_on_in_the_current_one(
     harness: Harness, server: DevServer, tmp_path: Path
 ) -> None:
-    """Real worker processes, the second with the settings that name its version."""
-    app, deployment = "tests.apps.payments", f"shop-{uuid.uuid4().hex[:8]}"
-    settings = {"PAYMENTS_DATABASE": str(tmp_path / "bank.db")}
-    async with worker_process(app, harness.task_queue, server.address, settings):
+    """The second worker is a real process with the settings that name its version."""
+    async with harness.serving(Catalog.from_modules([payments]), {}, {}):
         run = await harness.start({"agent": "refunder", "prompt": "Refund the broken lamp."})
         await pending_approval(run)
-    settings |= {"STEADYHAND_DEPLOYMENT": deployment, "STEADYHAND_BUILD_ID": "2026-12-01"}
-    async with worker_process(app, harness.task_queue, server.address, settings):
+    deployment = f"shop-{uuid.uuid4().hex[:8]}"
+    settings = {"STEADYHAND_DEPLOYMENT": deployment, "STEADYHAND_BUILD_ID": "2026-12-01"}
+    settings["PAYMENTS_DATABASE"] = str(tmp_path / "bank.db")
+    async with worker_process("tests.apps.payments", harness.task_queue, server.address, settings):
         await make_current(harness, deployment, "2026-12-01")
         await approve(run)
         assert (await run.result()).text == "Refunded."
