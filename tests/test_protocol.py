@@ -36,7 +36,7 @@ FIELDS: dict[type[Record], str] = {
     runs.AgentRunState: "status revision round agent pending_approvals usage cost model limits effects last_sequence "
     "error previous_run_id",
     runs.ToolResultRecord: "call_id tool ok text error duration_ms attempts idempotency_key truncated",
-    runs.EffectRecord: "call_id tool state",
+    effects.EffectRecord: "call_id tool state",
     runs.LimitUse: "used max",
     runs.RunError: "type message",
     messages.Message: "role text tool_calls call_id ok opaque",
