@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +10,13 @@ from types import FrameType
 from typing import ParamSpec, TypeVar
 
 from temporalio import workflow
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import workflows
 from activities.catalog import Catalog
 from activities.providers.scripted import Script, Scripted
 from activities.registry import Activities
 from contracts.agents import AgentSpec
-from runtime.serving import sandboxed_runner
 from tests.support.harness import CHECKOUT, Harness
 from workflows.agent_run import AgentRun
 
@@ -39,7 +38,7 @@ class Faults(ThreadPoolExecutor):
         self.entered: dict[str, dict[str, bool]] = defaultdict(dict)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        return super().submit(self._traced, fn, *args, **kwargs)  # type: ignore[arg-type]
+        return super().submit(self._traced, fn, *args, **kwargs)
 
     def _traced(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         sys.settrace(self._on_call)
@@ -59,3 +58,21 @@ class Faults(ThreadPoolExecutor):
         self.entered[run].setdefault(place, ours)
         if error := self.wanted[run].pop(place, None):
             raise error
+
+
+@asynccontextmanager
+async def faulty_worker(harness: Harness, agent: AgentSpec, replies: Script) -> AsyncIterator[Faults]:
+    """A worker in this process whose workflow code has the bugs that are wanted. Without the sandbox, which would take
+    most of the time and changes nothing of what a bug does."""
+    activities = Activities(Catalog([agent]), {"scripted": Scripted(CHECKOUT, {"main": replies})}, {})
+    with Faults() as faults:
+        worker = Worker(
+            harness.client,
+            task_queue=harness.task_queue,
+            workflows=[AgentRun],
+            activities=activities.all(),
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            workflow_task_executor=faults,
+        )
+        async with activities, worker:
+            yield faults
