@@ -1,14 +1,22 @@
 """R-x07. Python orders a set differently in each process: a replay in another one must not notice."""
 
 import asyncio
+from functools import partial
 
+from contracts.search_attributes import AGENT_PENDING_APPROVALS
 from runtime.dev_server import DevServer
 from tests.apps.uncached import NAMES
 from tests.support.harness import Handle, Harness, pending_approval
+from tests.support.waiting import eventually
 from tests.support.worker_process import worker_process
 
 APP = "tests.apps.uncached"
-RUNS = 5
+RUNS = 3
+
+
+async def waits_for_consent(run: Handle) -> bool:
+    """As the server shows it: a query would have the worker replay the run each time."""
+    return (await run.describe()).typed_search_attributes.get(AGENT_PENDING_APPROVALS) == 1
 
 
 async def approve(run: Handle) -> None:
@@ -24,9 +32,11 @@ async def test_eight_calls_a_round_are_replayed_by_workers_that_order_sets_diffe
     runs = [await harness.start({"agent": "looker", "prompt": "Look."}) for _ in range(RUNS)]
     program = ("-m", APP)
     async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "1"}, program):
-        await asyncio.gather(*(pending_approval(run) for run in runs))
+        for run in runs:
+            await eventually(partial(waits_for_consent, run))
     async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "2"}, program):
-        await asyncio.gather(*(approve(run) for run in runs))
+        for run in runs:
+            await approve(run)
         results = await asyncio.gather(*(run.result() for run in runs))
     in_call_order = sorted(NAMES, reverse=True)
     for result in results:
