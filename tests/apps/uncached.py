@@ -37,7 +37,7 @@ agent = AgentSpec(
     tools=(ask, *(looking(name) for name in NAMES)),
 )
 BATCH = calls(*((name, {}) for name in sorted(NAMES, reverse=True)))
-SCRIPT = script(BATCH, calls(("ask", {})), BATCH, says("Looked."))
+SCRIPT = script(BATCH, calls(("ask", {})), says("Looked."))
 
 
 async def serve(task_queue: str) -> None:
