@@ -50,7 +50,14 @@ async def _serve(settings: Settings, catalog: Catalog, own_server: bool) -> None
         models = model_table(settings, catalog)
         async with _temporal(own_server) as (client, address):
             worker = agent_worker(
-                client, settings.task_queue, catalog, providers, tool_settings=secrets, sink=sink, models=models
+                client,
+                settings.task_queue,
+                catalog,
+                providers,
+                tool_settings=secrets,
+                sink=sink,
+                models=models,
+                version=settings.version,
             )
             agents = ", ".join(sorted(catalog.agents))
             print(f"worker: serving {agents} on task queue {settings.task_queue} at {address}", flush=True)

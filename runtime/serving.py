@@ -12,7 +12,8 @@ from types import MappingProxyType, ModuleType
 
 from pydantic import ValidationError
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.catalog import Catalog
@@ -94,6 +95,13 @@ def sandboxed_runner() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH))
 
 
+def _pinning(version: WorkerDeploymentVersion) -> WorkerDeploymentConfig:
+    """A run stays with the version it began on: its consent, its tools and its replay are those of one version."""
+    return WorkerDeploymentConfig(
+        version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
+    )
+
+
 @asynccontextmanager
 async def agent_worker(
     client: Client,
@@ -105,6 +113,7 @@ async def agent_worker(
     in_flight: InFlight | None = None,
     sink: DeltaSink | None = None,
     models: ModelTable | None = None,
+    version: WorkerDeploymentVersion | None = None,
     max_concurrent_activities: int = 100,
     max_cached_workflows: int = 1000,
     graceful_shutdown_timeout: timedelta = timedelta(seconds=10),
@@ -113,7 +122,8 @@ async def agent_worker(
 
     Search attributes that the namespace lacks are registered first, where that is allowed; runs that this worker starts
     use those that are there. `tool_settings` holds the values of the settings that tool contracts name. `sink` takes
-    the deltas instead of the catalog's own, and `models` is what is known of models, instead of the built-in table.
+    the deltas instead of the catalog's own, and `models` is what is known of models, instead of the built-in table. A
+    worker of a `version` gets runs once the server has been told that it is the current one, and keeps those it began.
     `graceful_shutdown_timeout` is how long calls in flight may go on when it stops, before they are cancelled. Raises
     ValueError for less than one activity at once: no run could do anything.
     """
@@ -134,6 +144,7 @@ async def agent_worker(
         workflows=[AgentRun, CompensateRun],
         activities=activities.all(),
         workflow_runner=sandboxed_runner(),
+        deployment_config=_pinning(version) if version else None,
         max_concurrent_activities=max_concurrent_activities,
         max_cached_workflows=max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=_STICKY_TIMEOUT,

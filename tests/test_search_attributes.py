@@ -16,6 +16,8 @@ from contracts.search_attributes import ALL
 from runtime.converter import data_converter
 from runtime.dev_server import DevServer
 from runtime.search_attributes import register
+from tests.support.agents import PROMPT, scripted_agent
+from tests.support.harness import Harness, says, script
 from tests.support.waiting import eventually
 
 NAMES = frozenset(key.name for key in ALL)
@@ -91,6 +93,23 @@ async def test_one_that_is_there_with_another_type_is_told_and_not_used(
         f"search attributes of namespace '{client.namespace}' are there with another type: AgentRounds: runs go "
         "without them"
     )
+
+
+async def test_runs_of_a_namespace_that_lacks_one_go_without_it_and_no_task_of_theirs_fails(server: DevServer) -> None:
+    """Setting one that the namespace lacks would fail the workflow task again and again."""
+    client = await new_namespace(server)
+    taken = {"AgentRounds": IndexedValueType.INDEXED_VALUE_TYPE_BOOL}
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(namespace=client.namespace, search_attributes=taken)
+    )
+    harness = Harness(client)
+    async with harness.worker(scripted_agent(), scripts={"main": script(says("Done."))}):
+        run = await harness.start(PROMPT)
+        assert (await run.result()).text == "Done."
+    shown = {pair.key.name: pair.value for pair in (await run.describe()).typed_search_attributes}
+    assert shown["AgentStatus"] == "completed"
+    assert "AgentRounds" not in shown
+    await harness.check_histories()
 
 
 async def test_a_namespace_without_room_keeps_what_it_has(server: DevServer, caplog: pytest.LogCaptureFixture) -> None:

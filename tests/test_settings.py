@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from temporalio.common import WorkerDeploymentVersion
 
 from runtime.connection import connect
 from runtime.dev_server import dev_server, find_temporal, free_ports
@@ -15,6 +16,8 @@ from runtime.settings import Settings, StartupError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SECRET = "sk-not-to-be-shown"
+BAD_DEPLOYMENTS = ("a.b", "a:b", "__a", " a", "a\n", "a\x00b", "\udc80", "\u00e4" * 128)
+BAD_BUILDS = (" 1", "1\n2", "\udc80", "1" * 256)
 # Nobody listens on port 1.
 NOWHERE = "127.0.0.1:1"
 
@@ -72,6 +75,30 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert "' agents\\n'" in second
     assert third.startswith("OPENAI_BASE_URL: the base address must look like https://host/v1")
     assert SECRET not in str(caught.value)
+
+
+def test_a_version_is_a_deployment_and_a_build_or_there_is_none() -> None:
+    both = Settings.from_environment({"STEADYHAND_DEPLOYMENT": "refund-desk", "STEADYHAND_BUILD_ID": "1.4.0+a1b2c3d"})
+    assert both.version == WorkerDeploymentVersion("refund-desk", "1.4.0+a1b2c3d")
+    assert Settings.from_environment({"STEADYHAND_DEPLOYMENT": "", "STEADYHAND_BUILD_ID": ""}).version is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [
+        ("STEADYHAND_BUILD_ID", "", {"STEADYHAND_DEPLOYMENT": "desk"}),
+        ("STEADYHAND_DEPLOYMENT", "", {"STEADYHAND_BUILD_ID": "1"}),
+        *(("STEADYHAND_DEPLOYMENT", name, {"STEADYHAND_BUILD_ID": "1"}) for name in BAD_DEPLOYMENTS),
+        *(("STEADYHAND_BUILD_ID", name, {"STEADYHAND_DEPLOYMENT": "desk"}) for name in BAD_BUILDS),
+    ],
+)
+def test_a_version_that_no_server_takes_is_one_line(name: str, value: str, others: Mapping[str, str]) -> None:
+    """The server would refuse it at each poll, and the worker would wait for ever."""
+    with pytest.raises(StartupError) as caught:
+        Settings.from_environment({name: value, **others})
+    (line,) = caught.value.problems
+    assert line.startswith(f"{name} is ")
+    assert line.isprintable()
 
 
 def test_the_worker_says_what_is_wrong_in_one_line() -> None:

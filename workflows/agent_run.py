@@ -233,7 +233,11 @@ class AgentRun:
     def _leave_with(self, transcript: Transcript) -> None:
         carried = self._state.carry(transcript).pack()
         if len(carried) <= CARRY_MAX_BYTES:
-            workflow.continue_as_new(AgentRunInput(agent=self._state.agent.name, carried=carried))
+            workflow.continue_as_new(
+                AgentRunInput(agent=self._state.agent.name, carried=carried),
+                # A run stays with its worker's version. Here nothing will be replayed: it moves to the current one.
+                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+            )
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

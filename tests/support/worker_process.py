@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from tests.support.harness import CHECKOUT
@@ -34,12 +34,16 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def worker_process(
-    app: str, task_queue: str, address: str, environment: Mapping[str, str] | None = None
+    app: str,
+    task_queue: str,
+    address: str,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("worker.py",),
 ) -> AsyncIterator[WorkerProcess]:
-    """`python worker.py --app <app>` until the block ends, serving as soon as it begins."""
+    """`python worker.py --app <app>`, or another program, until the block ends, serving as soon as it begins."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "worker.py",
+        *program,
         "--app",
         app,
         "--task-queue",

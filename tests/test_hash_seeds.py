@@ -1,0 +1,45 @@
+"""R-x07. Python orders a set differently in each process: a replay in another one must not notice."""
+
+import asyncio
+from functools import partial
+
+from contracts.search_attributes import AGENT_PENDING_APPROVALS
+from runtime.dev_server import DevServer
+from tests.apps.uncached import NAMES
+from tests.support.harness import Handle, Harness, pending_approval
+from tests.support.waiting import eventually
+from tests.support.worker_process import worker_process
+
+APP = "tests.apps.uncached"
+RUNS = 3
+
+
+async def waits_for_consent(run: Handle) -> bool:
+    """As the server shows it: a query would have the worker replay the run each time."""
+    return (await run.describe()).typed_search_attributes.get(AGENT_PENDING_APPROVALS) == 1
+
+
+async def approve(run: Handle) -> None:
+    request = await pending_approval(run)
+    await run.signal("resolve_approval", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"})
+
+
+async def test_eight_calls_a_round_are_replayed_by_workers_that_order_sets_differently(
+    harness: Harness, server: DevServer
+) -> None:
+    """Two real processes, neither of which keeps a run in memory: the second replays what the first began. The harness
+    replays all of it once more, in a third order."""
+    runs = [await harness.start({"agent": "looker", "prompt": "Look."}) for _ in range(RUNS)]
+    program = ("-m", APP)
+    async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "1"}, program):
+        for run in runs:
+            await eventually(partial(waits_for_consent, run))
+    async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "2"}, program):
+        for run in runs:
+            await approve(run)
+        results = await asyncio.gather(*(run.result() for run in runs))
+    in_call_order = sorted(NAMES, reverse=True)
+    for result in results:
+        read = [record.text for record in result.tool_results if record.tool != "ask"]
+        assert read == in_call_order
+        assert [record.call_id for record in result.tool_results] == [f"call_{number}" for number in range(1, 10)]
