@@ -17,7 +17,7 @@ from activities.schemas import SchemaRefused, check_schema
 from activities.token_counts import TokenCounter
 from activities.tool_provider import ToolProvider
 from activities.tooling import Tool
-from contracts.activities import AgentActivities, LoadAgentRequest, LoadedAgent
+from contracts.activities import BEHAVIOUR, AgentActivities, LoadAgentRequest, LoadedAgent
 from contracts.agents import AgentSpec
 from contracts.records import describe
 
@@ -130,7 +130,9 @@ class AgentCatalog(AgentActivities):
             agent = _answering_by(request.output_schema, agent)
         agent = self._models.completed(agent)
         hooks = self._hooks[agent.name].names if agent.name in self._hooks else ()
-        return LoadedAgent(**agent.model_dump(), hooks=hooks, search_attributes=self._search_attributes)
+        return LoadedAgent(
+            **agent.model_dump(), hooks=hooks, search_attributes=self._search_attributes, behaviour=BEHAVIOUR
+        )
 
 
 def _answering_by(schema: dict[str, JsonValue], agent: AgentSpec) -> AgentSpec:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from activities.providers.interface import CompletionRequest
 from contracts.context import ExecutionContext
@@ -19,6 +20,16 @@ class Denied:
 
     reason: str
 
+
+@dataclass(frozen=True)
+class Proposed:
+    """A reply that calls tools, as `should_stop` is asked about it."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+
+
+ShouldStop = Callable[[Proposed, ExecutionContext], bool | str | Awaitable[bool | str]]
 
 PrepareToolCall = Callable[[ToolCall, ExecutionContext], ToolCall | Denied | Awaitable[ToolCall | Denied]]
 
@@ -38,6 +49,10 @@ class Hooks:
     the call with other arguments, which are validated again and are then the ones that are shown, approved, run and
     kept, or a `Denied`. Nothing it returns takes an approval away.
 
+    `should_stop` is asked after each reply that calls tools, before the calls are prepared, approved or run. It is
+    given the calls with valid arguments and the text that the model said with them, and returns whether the run is to
+    complete here, without them: False, True, or a text that says why.
+
     A run keeps the hooks that its agent had when it began: a worker that lacks one leaves the step to other workers.
     Raises ValueError for a timeout that leaves no time.
     """
@@ -45,6 +60,7 @@ class Hooks:
     agent: str
     prepare_model_request: PrepareModelRequest | None = None
     prepare_tool_call: PrepareToolCall | None = None
+    should_stop: ShouldStop | None = None
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -54,5 +70,4 @@ class Hooks:
     @property
     def names(self) -> tuple[HookName, ...]:
         """Those that there are."""
-        names: tuple[HookName, ...] = ("prepare_model_request", "prepare_tool_call")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return tuple(name for name in get_args(HookName) if getattr(self, name) is not None)

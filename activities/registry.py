@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from activities.cancelling import Cancelling
 from activities.catalog import AgentCatalog, Catalog
 from activities.delta_sinks import DeltaSink, Dropped
 from activities.foreign_tools import ForeignTools
 from activities.hook_calls import HookCalls
 from activities.in_flight import InFlight
+from activities.ledgers import Ledgers
 from activities.loop_watch import watched_loop
 from activities.model import ModelCalls
 from activities.model_table import ModelTable
@@ -58,6 +60,8 @@ class Activities:
             ModelCalls(self._providers, runs, requests, self._sink).call_model,
             CallReviews(hooks, runs).review_calls,
             ForeignTools(runs).settle_outcome,
+            Cancelling().request_cancel,
+            Ledgers().read_ledger,
             *ToolCalls(tools, self._settings, self._in_flight).activities(),
             *ToolEffects(tools, self._settings, self._in_flight).activities(),
         ]

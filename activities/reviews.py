@@ -6,7 +6,7 @@ from temporalio import activity
 from activities.arguments import propose
 from activities.heartbeats import beating
 from activities.hook_calls import HookCalls
-from activities.hooks import Denied
+from activities.hooks import Denied, Proposed
 from activities.model_attempt import final
 from activities.providers.interface import RawToolCall
 from activities.providers.legal import compact_json
@@ -21,7 +21,7 @@ REASON_MAX_BYTES = 2_000
 
 
 class CallReviews(ReviewActivities):
-    """Asks the `prepare_tool_call` of the agents' hooks."""
+    """Asks the `should_stop` and the `prepare_tool_call` of the agents' hooks, as far as there are such."""
 
     def __init__(self, hooks: HookCalls, runs: HeldRuns) -> None:
         self._hooks = hooks
@@ -33,6 +33,13 @@ class CallReviews(ReviewActivities):
         or more than fits into history, would do so again."""
         agent = await self._runs.agent(request.agent_digest)
         async with beating():
+            if "should_stop" in request.hooks:
+                proposed = Proposed(request.text, request.calls)
+                answer = await self._hooks.answer(agent.name, "should_stop", proposed, request.context)
+                if (reason := _reason_to_stop(answer, agent)) is not None:
+                    return ReviewedCalls(calls=request.calls, stop=reason)
+            if "prepare_tool_call" not in request.hooks:
+                return ReviewedCalls(calls=request.calls)
             said = [
                 await self._hooks.answer(agent.name, "prepare_tool_call", call, request.context)
                 for call in request.calls
@@ -42,6 +49,15 @@ class CallReviews(ReviewActivities):
         )
         check_reply_size(len(reviewed.model_dump_json().encode()))
         return reviewed
+
+
+def _reason_to_stop(said: object, agent: AgentSpec) -> str | None:
+    match said:
+        case bool():
+            return "" if said else None
+        case str():
+            return cut(encodable(said), REASON_MAX_BYTES)
+    raise final("InternalError", f"should_stop of agent {agent.name} returned neither a bool nor a text")
 
 
 def _reviewed(call: ToolCall, said: object, agent: AgentSpec) -> ProposedCall:

@@ -4,10 +4,10 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.client import WorkflowQueryFailedError
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -45,20 +45,28 @@ _TRANSIENT = frozenset(
 
 @dataclass(frozen=True)
 class _Held:
-    """A verified prefix of a run's transcript: `digests[i]` names its first i + 1 messages."""
+    """A verified part of a run's transcript, from the message with number `start` on: `digests[i]` names its first i +
+    1 messages. Counts are those of the whole transcript."""
 
+    start: int = 0
     messages: tuple[Message, ...] = ()
     digests: tuple[str, ...] = ()
     size: int = 0
 
+    @property
+    def count(self) -> int:
+        return self.start + len(self.messages)
+
     def digest_at(self, count: int) -> str | None:
-        if count == 0:
+        if count == self.start:
             return EMPTY_DIGEST
-        return self.digests[count - 1] if count <= len(self.digests) else None
+        return self.digests[count - self.start - 1] if self.start < count <= self.count else None
 
     def first(self, count: int) -> "_Held":
-        messages = self.messages[:count]
-        return _Held(messages, self.digests[:count], sum(len(message_text(message)) for message in messages))
+        held = max(0, count - self.start)
+        messages = self.messages[:held]
+        size = sum(len(message_text(message)) for message in messages)
+        return _Held(self.start, messages, self.digests[:held], size)
 
     def extended(self, messages: tuple[Message, ...]) -> "_Held":
         digests, size = [*self.digests], self.size
@@ -68,7 +76,7 @@ class _Held:
             digest = extend_digest(digest, text)
             digests.append(digest)
             size += len(text)
-        return _Held((*self.messages, *messages), tuple(digests), size)
+        return _Held(self.start, (*self.messages, *messages), tuple(digests), size)
 
 
 class HeldRuns:
@@ -86,15 +94,19 @@ class HeldRuns:
         as `AgentMismatch` is: this worker may be too old to know all of a message, and another may not.
         """
         key = activity.info().workflow_id or ""
-        held = self._transcripts.get(key, _Held())
-        found = self._known(held, ref) or await self._fetched(held, ref) or await self._fetched(_Held(), ref)
+        nothing = _Held(ref.first)
+        held = self._transcripts.get(key, nothing)
+        if held.start != ref.first:
+            # The run has left its oldest messages behind since.
+            held = nothing
+        found = self._known(held, ref) or await self._fetched(held, ref) or await self._fetched(nothing, ref)
         if found is None:
             raise ApplicationError(
                 f"the run's transcript does not have the digest {ref.digest} at {ref.count} messages",
                 type="TranscriptMismatch",
             )
         self._hold(key, found)
-        return found.messages[: ref.count]
+        return found.first(ref.count).messages
 
     async def agent(self, digest: str) -> AgentSpec:
         """The frozen agent with this digest."""
@@ -124,8 +136,8 @@ class HeldRuns:
     async def _fetched(held: _Held, ref: TranscriptRef) -> _Held | None:
         """What is held plus what the run says comes after it, if that leads to the reference's digest."""
         held = held.first(ref.count)
-        while len(held.messages) < ref.count:
-            page = await _ask("transcript", TranscriptQuery(start=len(held.messages)), TranscriptPage)
+        while held.count < ref.count:
+            page = await _ask("transcript", TranscriptQuery(start=held.count), TranscriptPage)
             if not page.messages:
                 return None
             held = held.extended(page.messages)
@@ -140,10 +152,15 @@ class HeldRuns:
 
 
 async def _ask(query: str, argument: Record | None, answer: type[R]) -> R:
-    """Ask the activity's own run. Waits through a missing or restarting workflow worker: the activity's own timeout
-    bounds the wait, and the caller's heartbeat shows that it lives."""
+    """Ask the activity's own run."""
     info = activity.info()
     handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    return await ask(handle, query, argument, answer)
+
+
+async def ask(handle: WorkflowHandle[Any, Any], query: str, argument: Record | None, answer: type[R]) -> R:
+    """Ask a run. Waits through a missing or restarting workflow worker: the activity's own timeout bounds the wait, and
+    the caller's heartbeat shows that it lives."""
     arguments = [] if argument is None else [argument]
     while True:
         try:

@@ -7,12 +7,20 @@ from temporalio import activity
 
 from contracts.agents import AgentSpec
 from contracts.context import ExecutionContext
+from contracts.effects import ClosedLedger, ReadLedgerRequest
 from contracts.hooks import HookName
 from contracts.messages import ProposedCall, ToolCall, Usage
 from contracts.outcomes import ToolOutcome
-from contracts.records import Record, SparseRecord
+from contracts.records import SparseRecord
 from contracts.tools import SettleRequest
 from contracts.transcripts import TranscriptRef
+
+# What a worker's workflow code does that older code did not, as the number from which on it does so. A run records its
+# number at its start, so that a history that was begun by older code is replayed as it was written.
+BEHAVIOUR = 1
+HAS_A_DEADLINE = 1
+LEAVES_BETWEEN_CALLS = 1
+LEAVES_THE_OLDEST = 1
 
 
 class LoadAgentRequest(SparseRecord):
@@ -23,16 +31,17 @@ class LoadAgentRequest(SparseRecord):
 
 
 class LoadedAgent(AgentSpec):
-    """An agent as a run keeps it, and what its worker had at that moment: the hooks of the agent, and the search
-    attributes that the namespace has."""
+    """An agent as a run keeps it, and what its worker had at that moment: the hooks of the agent, the search attributes
+    that the namespace has, and the `behaviour` of its workflow code: see `BEHAVIOUR`."""
 
     hooks: tuple[HookName, ...] = ()
     search_attributes: tuple[str, ...] = ()
+    behaviour: int = 0
 
     @property
     def spec(self) -> AgentSpec:
         """The agent by itself."""
-        return AgentSpec.model_validate(self.model_dump(exclude={"hooks", "search_attributes"}))
+        return AgentSpec.model_validate(self.model_dump(exclude={"hooks", "search_attributes", "behaviour"}))
 
 
 class ModelRequest(SparseRecord):
@@ -88,18 +97,23 @@ class ModelCallFailure(SparseRecord):
     wait_seconds: float | None = None
 
 
-class ReviewRequest(Record):
-    """Calls with valid arguments, to be looked at by the agent's hook before anybody is asked to approve them."""
+class ReviewRequest(SparseRecord):
+    """Calls with valid arguments, to be looked at by the agent's `hooks` before anybody is asked to approve them, and
+    the text that the model said with them."""
 
     agent_digest: str
     calls: tuple[ToolCall, ...]
     context: ExecutionContext
+    text: str = ""
+    hooks: tuple[HookName, ...] = ("prepare_tool_call",)
 
 
-class ReviewedCalls(Record):
-    """The calls as they are to run, in the order of the request; a denied one is invalid with the reason `denied`."""
+class ReviewedCalls(SparseRecord):
+    """The calls as they are to run, in the order of the request; a denied one is invalid with the reason `denied`.
+    `stop` says why the run is to end before them; then they are as they were."""
 
     calls: tuple[ProposedCall, ...]
+    stop: str | None = None
 
 
 class AgentActivities(ABC):
@@ -139,3 +153,22 @@ class ReviewActivities(ABC):
     @activity.defn(name="review_calls")
     async def review_calls(self, request: ReviewRequest) -> ReviewedCalls:
         """What the hook makes of the calls. Fails as InternalError, which is retried: the hook may work again."""
+
+
+class CancelActivities(ABC):
+    """What only the server can do to a run: a workflow cannot end itself as cancelled."""
+
+    @abstractmethod
+    @activity.defn(name="request_cancel")
+    async def request_cancel(self) -> None:
+        """Ask the server to cancel the execution that this activity belongs to."""
+
+
+class LedgerActivities(ABC):
+    """Reads what closed runs left behind."""
+
+    @abstractmethod
+    @activity.defn(name="read_ledger")
+    async def read_ledger(self, request: ReadLedgerRequest) -> ClosedLedger:
+        """A page of the effects of a closed run that can still be undone. Fails as `InvalidInput`, for good, where
+        there is no such run, it is still running, or it was continued by another execution."""

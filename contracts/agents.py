@@ -18,6 +18,8 @@ from contracts.records import AuthoredRecord
 from contracts.tools import NAME_PATTERN, ToolContract
 
 OnRefusal = Literal["tell_model", "fail_run"]
+# How a run may end without having completed.
+Unfinished = Literal["failed", "cancelled", "timed_out"]
 
 
 # Left out of the JSON while they have their default.
@@ -31,6 +33,10 @@ _CAME_LATER = frozenset(
         "prices",
         "max_total_tokens",
         "max_cost_usd",
+        "deadline_seconds",
+        "max_failures_per_tool",
+        "stop_on_tools",
+        "compensate_on",
     }
 )
 
@@ -50,6 +56,11 @@ class AgentSpec(AuthoredRecord):
     allows the model its API's own search. A run stops, as TokenBudgetExceeded or CostBudgetExceeded, before the call
     that would pass `max_total_tokens` (input and output, over all calls) or `max_cost_usd`. `prices` are by model; what
     is missing comes from the worker's table of models.
+
+    A run ends as timed_out `deadline_seconds` after its start, and fails as ToolFailed when one of its tools has failed
+    more than `max_failures_per_tool` times (None: no such bound). It completes before the calls of a reply that calls
+    one of `stop_on_tools`. When it ends as `compensate_on` says, its effects are undone, the latest first, as far as
+    their tools' contracts have compensation.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -70,6 +81,10 @@ class AgentSpec(AuthoredRecord):
     prices: dict[str, Price] = {}
     max_total_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    deadline_seconds: int = Field(default=86_400, ge=1, le=31_536_000)
+    max_failures_per_tool: int | None = Field(default=None, ge=0)
+    stop_on_tools: tuple[str, ...] = ()
+    compensate_on: tuple[Unfinished, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_what_came_later(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -102,6 +117,13 @@ class AgentSpec(AuthoredRecord):
         chosen = self.settings.tool_choice
         if chosen not in TOOL_CHOICES and self.tool(chosen) is None:
             raise ValueError(f"settings.tool_choice is {chosen!r}, which is no tool of this agent")
+        return self
+
+    @model_validator(mode="after")
+    def _the_tools_to_stop_on_are_there(self) -> Self:
+        for name in self.stop_on_tools:
+            if self.tool(name) is None:
+                raise ValueError(f"stop_on_tools names {name!r}, which is no tool of this agent")
         return self
 
     def tool(self, name: str) -> ToolContract | None:

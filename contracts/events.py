@@ -30,11 +30,15 @@ EventType = Literal[
     "compensation_started",
     "compensation_completed",
     "compensation_failed",
+    "message_added",
     "signal_refused",
+    "cancel_accepted",
+    "cancel_refused",
     "continued_as_new",
     "run_completed",
     "run_failed",
     "run_cancelled",
+    "run_timed_out",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-HookName = Literal["prepare_model_request", "prepare_tool_call"]
+HookName = Literal["prepare_model_request", "prepare_tool_call", "should_stop"]
 
 # The hook that is given the run's context with each model call.
 WANTS_CONTEXT: HookName = "prepare_model_request"

@@ -4,17 +4,17 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from contracts.agents import Unfinished
 from contracts.approvals import ApprovalRequest
 from contracts.context import ExecutionContext
-from contracts.messages import Message, Usage
+from contracts.effects import EffectRecord
+from contracts.messages import Message, ToolCall, Usage
 from contracts.models import Cost
 from contracts.outcomes import ToolErrorInfo, ToolOutcome
 from contracts.policies import OutputLimits
 from contracts.records import Record, SparseRecord
 
-RunStatus = Literal["created", "running", "waiting_for_approval", "completed", "failed", "cancelled"]
-
-EffectState = Literal["done", "failed", "unknown", "compensated", "compensation_failed"]
+RunStatus = Literal["created", "running", "waiting_for_approval", "completed", "failed", "cancelled", "timed_out"]
 
 ErrorType = Literal[
     "InvalidInput",
@@ -23,6 +23,7 @@ ErrorType = Literal[
     "MaxToolCallsExceeded",
     "TokenBudgetExceeded",
     "CostBudgetExceeded",
+    "DeadlineExceeded",
     "ContextWindowExceeded",
     "ModelRefused",
     "ModelUnavailable",
@@ -32,6 +33,7 @@ ErrorType = Literal[
     "ToolFailed",
     "ApprovalDenied",
     "ApprovalExpired",
+    "CompensationFailed",
     "PayloadTooLarge",
     "InternalError",
 ]
@@ -42,27 +44,22 @@ class RunOptions(SparseRecord):
 
     `approve` "all" has every call wait for a decision. `on_tool_error` "fail_run" ends the run at the first failure, as
     ToolFailed. `tool_concurrency` "auto" runs calls without effect side by side and the others one by one.
-    `output_schema` is for an agent that has none of its own.
+    `output_schema` is for an agent that has none of its own. `stop_on_tools` and `compensate_on` add to the agent's.
     """
 
     max_rounds: int | None = Field(default=None, ge=0)
     max_tool_calls: int | None = Field(default=None, ge=0)
     max_total_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    deadline_seconds: int | None = Field(default=None, ge=1)
     approval_expires_seconds: int | None = Field(default=None, ge=1)
     approve: Literal["contract", "all"] = "contract"
     on_tool_error: Literal["tell_model", "fail_run"] = "tell_model"
     tool_concurrency: Literal["auto", "parallel", "sequential"] = "auto"
     tool_output: OutputLimits | None = None
     output_schema: dict[str, JsonValue] | None = None
-
-
-# Options of the public protocol that this version does not act on. They are refused by name, never ignored.
-UNSUPPORTED_OPTIONS = (
-    "deadline_seconds",
-    "stop_on_tools",
-    "compensate_on",
-)
+    stop_on_tools: tuple[str, ...] = ()
+    compensate_on: tuple[Unfinished, ...] = ()
 
 
 class AgentRunInput(Record):
@@ -84,14 +81,6 @@ class LimitUse(Record):
 
     used: int | float
     max: int | float
-
-
-class EffectRecord(Record):
-    """What became of a call that may have changed the world. Written before the first attempt, as `unknown`."""
-
-    call_id: str
-    tool: str
-    state: EffectState
 
 
 class ToolResultRecord(SparseRecord):
@@ -159,8 +148,17 @@ class AgentRunState(Record):
     previous_run_id: str | None
 
 
+class Stop(Record):
+    """Why a run ended before the calls of its last reply, and what they were. `calls` is empty where they are too large
+    to repeat: they are in the transcript."""
+
+    reason: str
+    calls: tuple[ToolCall, ...] = ()
+
+
 class AgentRunResult(Record):
-    """What a run ends with; a failed one carries it as the first detail of its error.
+    """What a run ends with; a failed one carries it as the first detail of its error. `stop` is there for a run that
+    met a stop condition.
 
     `output` is the answer as JSON, where an output_schema was asked for. Bounded: long texts are cut and say so, and
     `tool_results_omitted` counts the oldest results left out.
@@ -180,6 +178,7 @@ class AgentRunResult(Record):
     effects: tuple[EffectRecord, ...] = ()
     last_sequence: int = 0
     error: RunError | None = None
+    stop: Stop | None = None
 
 
 def widening(name: str, wanted: float | None, allowed: float | None) -> str | None:
@@ -190,6 +189,22 @@ def widening(name: str, wanted: float | None, allowed: float | None) -> str | No
     return f"options.{name} is {wanted}, but the agent allows at most {allowed}: leave it out or lower it"
 
 
-def unsupported_options(options: JsonValue) -> list[str]:
-    """The names of options that this version would otherwise silently ignore."""
-    return [name for name in UNSUPPORTED_OPTIONS if isinstance(options, dict) and options.get(name) is not None]
+class CancelRequest(Record):
+    """Argument of the update `cancel_run`. One with another `expected_revision` than the run's is refused."""
+
+    reason: str = Field(default="", max_length=10_000)
+    expected_revision: int | None = Field(default=None, ge=0)
+
+
+class CancelAccepted(Record):
+    """Answer of the update `cancel_run`: the revision at which the run took it."""
+
+    revision: int
+    reason: str
+
+
+class UserMessage(Record):
+    """Argument of the signal `add_message`: what a user says while the run works. The same id counts once."""
+
+    id: str = Field(min_length=1, max_length=200)
+    text: str = Field(min_length=1)

@@ -32,6 +32,7 @@ RESERVED_NAMES = frozenset(
         "verify_decision",
         "notify",
         "request_cancel",
+        "read_ledger",
         "settle_outcome",
         "web_search",
     }

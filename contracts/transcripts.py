@@ -37,12 +37,14 @@ def chain(digest: str, messages: Iterable[Message]) -> str:
 class TranscriptRef(SparseRecord):
     """Names the first `count` messages of a run's transcript by their digest.
 
-    `tail` holds the last of them when they are small: a worker that knows the rest need not ask for them.
+    `tail` holds the last of them when they are small: a worker that knows the rest need not ask for them. Of a run that
+    has left messages behind, those before number `first` are not meant, and not part of the digest.
     """
 
     count: int
     digest: str
     tail: tuple[Message, ...] = ()
+    first: int = 0
 
 
 class TranscriptQuery(Record):
@@ -53,7 +55,9 @@ class TranscriptQuery(Record):
 
 
 class TranscriptPage(Record):
-    """Messages `start` to `next` - 1 of `total`. Earlier ones than `first_available` are no longer held."""
+    """Messages `start` to `next` - 1 of `total`. Those before `first_available` are in an earlier execution of the run,
+    whose id is the state's `previous_run_id`; the first one available is then the prompt once more, in the place of one
+    that was left behind."""
 
     messages: tuple[Message, ...]
     next: int

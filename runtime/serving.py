@@ -26,6 +26,7 @@ from contracts.records import describe
 from runtime import search_attributes
 from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
+from workflows.compensate_run import CompensateRun
 
 # Data and pure functions: importing them anew for each run would cost time and guard against nothing.
 _PASSED_THROUGH = ("contracts", "pydantic", "pydantic_core", "annotated_types")
@@ -127,7 +128,7 @@ async def agent_worker(
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentRun],
+        workflows=[AgentRun, CompensateRun],
         activities=activities.all(),
         workflow_runner=sandboxed_runner(),
         max_concurrent_activities=max_concurrent_activities,

@@ -55,7 +55,8 @@ async def approve(run: Handle, approval_id: str, **more: object) -> None:
 
 
 async def test_a_call_waits_for_the_signal_and_then_runs_as_it_was_shown(harness: Harness, ledger: Ledger) -> None:
-    async with harness.worker(scripted_agent(ledger.transfer), scripts=REPLIES):
+    agent = scripted_agent(ledger.transfer, deadline_seconds=2_592_000)
+    async with harness.worker(agent, scripts=REPLIES):
         run = await harness.start(PROMPT)
         request = await pending_approval(run)
         assert (await state_of(run)).status == "waiting_for_approval"

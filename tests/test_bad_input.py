@@ -67,8 +67,10 @@ def opaque(part: JsonValue) -> dict[str, JsonValue]:
         ({**PROMPT, "options": {"max_cost_usd": 1.0}}, "InvalidInput", "no price is known of scripted:main"),
         ({**PROMPT, "options": {"max_total_tokens": "9"}}, "InvalidInput", "options.max_total_tokens"),
         ({**PROMPT, "options": {"output_schema": {}}}, "InvalidInput", "options.output_schema: /: the root must have"),
-        ({**PROMPT, "options": {"deadline_seconds": 60}}, "InvalidInput", "does not support options.deadline_seconds"),
-        ({**PROMPT, "options": {"stop_on_tools": []}}, "InvalidInput", "does not support options.stop_on_tools"),
+        ({**PROMPT, "options": {"deadline_seconds": 86401}}, "InvalidInput", "at most 86400"),
+        ({**PROMPT, "options": {"deadline_seconds": 0}}, "InvalidInput", "options.deadline_seconds"),
+        ({**PROMPT, "options": {"compensate_on": ["completed"]}}, "InvalidInput", "options.compensate_on"),
+        ({**PROMPT, "options": {"stop_on_tools": ["x"]}}, "InvalidInput", "stop_on_tools names 'x', which is no tool"),
         ({"agent": "tester", "carried": "Zm9yZ2Vk"}, "InvalidInput", "carried is written by a run"),
     ],
 )

@@ -13,6 +13,7 @@ from contracts import (
     approvals,
     context,
     deltas,
+    effects,
     events,
     messages,
     models,
@@ -24,19 +25,32 @@ from contracts import (
 )
 from contracts.records import Record
 from workflows.agent_run import AgentRun
+from workflows.compensate_run import CompensateRun
 
 DOCUMENT = (Path(__file__).resolve().parents[1] / "docs" / "protocol.md").read_text()
 
 FIELDS: dict[type[Record], str] = {
     runs.AgentRunInput: "agent prompt messages context options carried",
-    runs.RunOptions: "max_rounds max_tool_calls max_total_tokens max_cost_usd approval_expires_seconds approve "
-    "on_tool_error tool_concurrency tool_output output_schema",
+    runs.RunOptions: "max_rounds max_tool_calls max_total_tokens max_cost_usd deadline_seconds approval_expires_seconds approve "
+    "on_tool_error tool_concurrency tool_output output_schema stop_on_tools compensate_on",
     runs.AgentRunResult: "workflow_id run_id status text output finish_reason rounds tool_results "
-    "tool_results_omitted usage cost effects last_sequence error",
+    "tool_results_omitted usage cost effects last_sequence error stop",
+    runs.Stop: "reason calls",
+    runs.CancelRequest: "reason expected_revision",
+    runs.CancelAccepted: "revision reason",
+    runs.UserMessage: "id text",
     runs.AgentRunState: "status revision round agent pending_approvals usage cost model limits effects last_sequence "
     "error previous_run_id",
     runs.ToolResultRecord: "call_id tool ok text error duration_ms attempts idempotency_key truncated",
-    runs.EffectRecord: "call_id tool state",
+    effects.EffectRecord: "call_id tool state compensation",
+    effects.Compensation: "state text attempts category",
+    effects.LedgerEntry: "effect invocation outcome",
+    effects.LedgerQuery: "before max_bytes",
+    effects.LedgerPage: "entries next total context",
+    effects.CompensateRunInput: "workflow_id run_id call_ids",
+    effects.CompensateRunResult: "workflow_id run_id effects effects_omitted",
+    effects.ReadLedgerRequest: "workflow_id run_id before",
+    effects.ClosedLedger: "run_id entries contracts context next",
     runs.LimitUse: "used max",
     runs.RunError: "type message",
     messages.Message: "role text tool_calls call_id ok opaque",
@@ -77,7 +91,7 @@ FIELDS: dict[type[Record], str] = {
     policies.RetryRule: "max_attempts initial_interval max_interval multiplier jitter retryable",
     agents.AgentSpec: "name instructions model tools max_rounds max_tool_calls approval_expires_seconds tool_output "
     "on_approval_denied on_approval_expired fallback_models settings context output_schema web_search prices "
-    "max_total_tokens max_cost_usd",
+    "max_total_tokens max_cost_usd deadline_seconds max_failures_per_tool stop_on_tools compensate_on",
     models.ModelSettings: "temperature top_p max_output_tokens stop seed tool_choice parallel_tool_calls "
     "reasoning_effort native_output",
     models.ContextBudget: "window reserved_output recent_messages recent_exchanges",
@@ -91,14 +105,14 @@ FIELDS: dict[type[Record], str] = {
     events.EventsPage: "events first_available",
     transcripts.TranscriptQuery: "start max_bytes",
     transcripts.TranscriptPage: "messages next total first_available",
-    transcripts.TranscriptRef: "count digest tail",
+    transcripts.TranscriptRef: "count digest tail first",
     activities.ModelRequest: "agent_digest transcript next_call model key round tokens_left cost_left_usd context",
     activities.ModelReply: "text calls finish_reason truncated paused opaque output output_issues usage "
     "usage_estimated replaced_characters",
     activities.ModelCallFailure: "usage wait_seconds",
     activities.LoadAgentRequest: "agent output_schema",
-    activities.ReviewRequest: "agent_digest calls context",
-    activities.ReviewedCalls: "calls",
+    activities.ReviewRequest: "agent_digest calls context text hooks",
+    activities.ReviewedCalls: "calls stop",
 }
 
 
@@ -110,9 +124,18 @@ def test_the_fields_of_a_payload(record: type[Record]) -> None:
 def test_the_names_of_workflow_queries_and_updates() -> None:
     definition = workflow._Definition.must_from_class(AgentRun)
     assert definition.name == "AgentRun"
-    assert set(definition.queries) == {"state", "agent", "events", "transcript", "tool_results"}
-    assert set(definition.updates) == {"decide"}
+    assert set(definition.queries) == {
+        "state",
+        "agent",
+        "events",
+        "transcript",
+        "tool_results",
+        "ledger",
+        "result",
+    }
+    assert set(definition.updates) == {"decide", "cancel_run"}
     assert set(definition.signals) == {None}
+    assert workflow._Definition.must_from_class(CompensateRun).name == "CompensateRun"
 
 
 def test_the_names_of_activities() -> None:
@@ -121,6 +144,8 @@ def test_the_names_of_activities() -> None:
         (activities.ModelActivities.call_model, "call_model"),
         (activities.ToolActivities.settle_outcome, "settle_outcome"),
         (activities.ReviewActivities.review_calls, "review_calls"),
+        (activities.CancelActivities.request_cancel, "request_cancel"),
+        (activities.LedgerActivities.read_ledger, "read_ledger"),
     ):
         definition = activity._Definition.from_callable(method)
         assert definition is not None
@@ -136,11 +161,13 @@ def test_every_error_event_and_status_is_documented(name: str) -> None:
 
 
 def test_the_errors_events_and_statuses() -> None:
-    assert " ".join(get_args(runs.RunStatus)) == "created running waiting_for_approval completed failed cancelled"
+    assert " ".join(get_args(runs.RunStatus)) == (
+        "created running waiting_for_approval completed failed cancelled timed_out"
+    )
     assert " ".join(get_args(runs.ErrorType)) == (
         "InvalidInput UnknownAgent MaxRoundsExceeded MaxToolCallsExceeded TokenBudgetExceeded CostBudgetExceeded "
-        "ContextWindowExceeded ModelRefused ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour "
-        "ToolFailed ApprovalDenied ApprovalExpired PayloadTooLarge InternalError"
+        "DeadlineExceeded ContextWindowExceeded ModelRefused ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour "
+        "ToolFailed ApprovalDenied ApprovalExpired CompensationFailed PayloadTooLarge InternalError"
     )
     assert " ".join(get_args(outcomes.ErrorCategory)) == (
         "invalid_input not_found permission_denied conflict rate_limited timeout cancelled unavailable internal "

@@ -43,7 +43,13 @@ REPLIES = {"main": script(calls(("transfer", {"amount": 50})), says("Done."))}
         ),
         ("open_sesame", [{"approval_id": "x"}], "signal_refused"),
         ("open_sesame", [BROKEN, FOREIGN], "signal_refused"),
-        ("add_message", [{"id": "1", "text": "hurry"}], "signal_refused"),
+        ("add_message", [], "signal_refused"),
+        ("add_message", ["hurry"], "signal_refused"),
+        ("add_message", [{"id": "1"}], "signal_refused"),
+        ("add_message", [{"id": "", "text": "hurry"}], "signal_refused"),
+        ("add_message", [{"id": "1", "text": " "}], "signal_refused"),
+        ("add_message", [{"id": "1", "text": "x" * 1_100_000}], "signal_refused"),
+        ("add_message", [BROKEN], "signal_refused"),
     ],
 )
 async def test_nonsense_is_recorded_and_changes_nothing(
@@ -66,6 +72,19 @@ async def test_nonsense_is_recorded_and_changes_nothing(
         assert (await run.result()).text == "Done."
 
 
+@pytest.mark.parametrize("arguments", [[{}, {}], [BROKEN], [FOREIGN], [7], [{"expected_revision": "1"}]])
+async def test_a_cancel_run_that_does_not_decode_cancels_nothing(
+    harness: Harness, arguments: Sequence[JsonValue]
+) -> None:
+    async with harness.worker(scripted_agent(transfer), scripts=REPLIES):
+        run = await harness.start(PROMPT)
+        request = await pending_approval(run)
+        with pytest.raises(WorkflowUpdateFailedError):
+            await run.execute_update("cancel_run", args=arguments)
+        await run.execute_update("decide", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"})
+        assert (await run.result()).text == "Done."
+
+
 @pytest.mark.parametrize("arguments", [[], [{}, {}], [BROKEN], [FOREIGN], [7]])
 async def test_an_update_that_does_not_decode_fails_for_its_sender_only(
     harness: Harness, arguments: Sequence[JsonValue]
@@ -81,7 +100,7 @@ async def test_an_update_that_does_not_decode_fails_for_its_sender_only(
         assert (await run.result()).text == "Done."
 
 
-@pytest.mark.parametrize("query", ["events", "transcript"])
+@pytest.mark.parametrize("query", ["events", "transcript", "ledger"])
 @pytest.mark.parametrize("argument", [7, "x", {"limit": -1, "max_bytes": -1}, BROKEN])
 async def test_a_query_that_does_not_decode_fails_for_its_sender_only(
     harness: Harness, query: str, argument: JsonValue

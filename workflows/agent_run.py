@@ -2,36 +2,51 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import NoReturn
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from contracts.activities import AgentActivities, LoadAgentRequest, LoadedAgent, ModelReply
+from contracts.activities import (
+    LEAVES_BETWEEN_CALLS,
+    LEAVES_THE_OLDEST,
+    AgentActivities,
+    LoadAgentRequest,
+    LoadedAgent,
+    ModelReply,
+)
 from contracts.agents import AgentSpec
 from contracts.approvals import RecordedDecision
+from contracts.effects import LedgerPage, LedgerQuery
 from contracts.events import EventsPage, EventsQuery
-from contracts.messages import InvalidToolCall, Message
+from contracts.messages import InvalidToolCall
 from contracts.outcomes import failure
-from contracts.runs import AgentRunInput, AgentRunResult, AgentRunState, RunError, ToolResultsPage, ToolResultsQuery
+from contracts.runs import (
+    AgentRunInput,
+    AgentRunResult,
+    AgentRunState,
+    CancelAccepted,
+    Stop,
+    ToolResultsPage,
+    ToolResultsQuery,
+)
 from contracts.transcripts import TranscriptPage, TranscriptQuery
 from workflows import options as activity_options
-from workflows.approval_gate import DecisionRefused
-from workflows.carry import CARRY_MAX_BYTES
+from workflows.carry import CARRY_MAX_BYTES, LATEST_MAX_BYTES
+from workflows.compensation import compensate
+from workflows.doors import NO_PAYLOAD, Doors
+from workflows.endings import Ending, bug, ending_of
 from workflows.failures import BUGS, RunFailed, run_failure
-from workflows.history import check_room
+from workflows.history import check_room, is_full
+from workflows.interruption import Interruption
 from workflows.model_calls import ModelCalls
 from workflows.opening import check_options, first_call, opening_messages, read_input, refuse_cron
 from workflows.reviews import reviewed
 from workflows.run_state import RunState
-from workflows.tool_round import ToolRound
+from workflows.stopping import stop_before
+from workflows.tool_round import Answer, ToolRound
+from workflows.transcript import Transcript
 from workflows.visibility import Visibility
-
-# What `run` and the handlers receive when the caller sent nothing. Arguments are taken raw and decoded inside: one that
-# the converter cannot decode would fail the workflow task again and again.
-NO_PAYLOAD = RawValue(Payload())
 
 UNKNOWN_TOOLS_IN_A_RUN = 3
 
@@ -44,29 +59,34 @@ class AgentRun:
     def __init__(self) -> None:
         self._state = RunState()
         self._visibility = Visibility(self._state)
+        self._interruption = Interruption()
+        self._doors = Doors(self._state, self._interruption, self._visibility)
 
     @workflow.run
     async def run(self, raw_input: RawValue = NO_PAYLOAD) -> AgentRunResult:
-        """The story of a run: open, then rounds of reply, consent and execution, until the model answers in words."""
+        """A run is its story, whatever the story comes to, and then what has to be done before it may end."""
         try:
-            await self._open(raw_input.payload.data)
-            while True:
-                reply = await self._next_reply()
-                if not reply.calls:
-                    return await self._complete(reply)
-                await self._run_tools(reply)
-        except RunFailed as failure:
-            await self._fail(failure)
-        except (asyncio.CancelledError, FailureError) as error:
-            if is_cancelled_exception(error):
-                await self._cancel()
-                raise
-            await self._fail(RunFailed("InternalError", f"{type(error).__name__}: {error}"))
-        except Exception as bug:  # noqa: BLE001 - any bug must end the run by name, or its task is retried for ever
-            workflow.logger.exception("a bug ends this run")
-            await self._fail(RunFailed("InternalError", f"{type(bug).__name__}: {bug}"))
+            ending = await ending_of(self._story(raw_input.payload.data), self._interruption)
+            await compensate(self._state, ending, self._interruption)
+        except Exception as error:  # noqa: BLE001 - any bug must end the run by name, or its task is retried for ever
+            ending = bug(error)
+        return await self._end(ending)
 
-    # -- the chapters of the story ---------------------------------------------------------------------------------
+    # -- the story -------------------------------------------------------------------------------------------------
+
+    async def _story(self, payload: bytes) -> None:
+        """Open, then rounds of reply, consent and execution, until the model answers in words."""
+        await self._open(payload)
+        while True:
+            reply = await self._next_reply()
+            match reply:
+                case Stop():
+                    return
+                case ModelReply(calls=()):
+                    if self._is_answered(reply):
+                        return
+                case ModelReply():
+                    await self._run_tools(reply)
 
     async def _open(self, payload: bytes) -> None:
         """Become the run the caller asked for, or the continuation of the previous execution."""
@@ -75,17 +95,18 @@ class AgentRun:
         run_input = read_input(payload)
         if run_input.carried is not None:
             state.resume(run_input)
+            self._doors.open()
         else:
+            self._doors.open()
             messages = opening_messages(run_input)
             state.context = run_input.context
             state.journal.record("run_started", agent=run_input.agent, tenant_id=run_input.context.tenant_id)
             loaded = await self._load_agent(run_input)
             check_options(run_input, loaded)
-            state.hooks, state.search_attributes = loaded.hooks, loaded.search_attributes
-            state.load(loaded.spec, run_input.options)
+            state.load(loaded, run_input.options)
             state.next_call = first_call(messages)
-            for message in messages:
-                state.transcript.append(message)
+            state.transcript.open(messages)
+        self._interruption.deadline = state.deadline
         state.status = "running"
         self._visibility.show()
 
@@ -100,16 +121,25 @@ class AgentRun:
                 raise
             raise run_failure(error, otherwise="InternalError") from None
 
-    async def _next_reply(self) -> ModelReply:
+    async def _next_reply(self) -> ModelReply | Stop:
         """What to act on next: the reply whose round the previous execution left open, or a new one."""
-        if self._state.open_reply is not None:
-            return self._state.open_reply
+        state = self._state
+        self._interruption.check()
+        if state.open_reply is not None:
+            return state.open_reply
         if workflow.info().is_continue_as_new_suggested():
-            # Between rounds nothing is in flight, and nobody is waited for.
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            self._continue_as_new()
+            await self._continue_as_new()
         check_room()
-        return await reviewed(await ModelCalls(self._state).next_reply(), self._state)
+        reply = await ModelCalls(state, self._interruption).next_reply()
+        self._interruption.check()
+        if not reply.calls:
+            return reply
+        stop = stop_before(reply, state.agent, state.options)
+        prepared = stop or await reviewed(reply, state)
+        self._interruption.check()
+        if isinstance(prepared, Stop):
+            self._stop(prepared, reply)
+        return prepared
 
     async def _run_tools(self, reply: ModelReply) -> None:
         """One round. Whatever ends it, every call of the reply has exactly one answer in the transcript afterwards."""
@@ -119,31 +149,50 @@ class AgentRun:
         try:
             if not begun:
                 self._open_round(reply)
-            tool_round.admit(begun)
-            while not await tool_round.consent(state.can_carry):
-                self._continue_as_new()
-            await tool_round.execute()
+            tool_round.admit(begun, state.carried_answers)
+            while not (await tool_round.consent(state.can_carry) and await tool_round.execute(self._may_leave)):
+                state.carried_answers = tool_round.carried()
+                await self._continue_as_new()
+                self._interruption.check()
         except (Exception, asyncio.CancelledError):
             # Not for what else ends a coroutine: the round goes on in the next execution, or in another worker.
             self._close_round(tool_round)
             raise
         self._close_round(tool_round)
         self._count_unknown_tools(reply)
+        state.limits.check_failures()
 
     def _open_round(self, reply: ModelReply) -> None:
-        state = self._state
-        calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
-        state.open_reply = reply
-        state.text = reply.text or state.text
-        state.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls, opaque=reply.opaque))
-        state.limits.open_round(len(reply.calls))
+        self._state.say(reply)
+        self._state.open_reply = reply
+        self._state.limits.open_round(len(reply.calls))
 
     def _close_round(self, tool_round: ToolRound) -> None:
+        state = self._state
         not_run = failure("cancelled", "not run: the run ended before", code="not_started")
         for answer in tool_round.answers(not_run):
-            self._state.answer(answer)
-        self._state.open_reply = None
+            state.answer(answer)
+        state.open_reply = None
+        state.carried_answers = ()
         self._visibility.show()
+
+    def _stop(self, stop: Stop, reply: ModelReply) -> None:
+        """End before the calls of this reply. They are answered all the same: a transcript is always legal."""
+        state = self._state
+        state.say(reply)
+        not_run = failure("cancelled", f"not run: {stop.reason}", code="stopped")
+        for call in reply.calls:
+            state.answer(Answer(call, not_run))
+        state.stop, state.finish_reason = stop, reply.finish_reason
+
+    def _is_answered(self, reply: ModelReply) -> bool:
+        """Take the model's answer. It is the last one unless a user has said something meanwhile."""
+        state = self._state
+        state.say(reply)
+        if state.inbox.waiting:
+            return False
+        state.text, state.output, state.finish_reason = reply.text, reply.output, reply.finish_reason
+        return True
 
     def _waiting_for_approval(self, waiting: bool) -> None:
         self._state.status = "waiting_for_approval" if waiting else "running"
@@ -155,46 +204,49 @@ class AgentRun:
         if self._state.unknown_tools > UNKNOWN_TOOLS_IN_A_RUN:
             raise RunFailed("ModelBehaviour", "the model keeps asking for tools that do not exist")
 
-    def _continue_as_new(self) -> None:
+    # -- the next execution ----------------------------------------------------------------------------------------
+
+    def _may_leave(self) -> bool:
+        """Whether to go on in a new execution between two calls, if the state fits."""
+        state = self._state
+        suggested = state.behaviour >= LEAVES_BETWEEN_CALLS and workflow.info().is_continue_as_new_suggested()
+        return suggested and state.can_carry()
+
+    async def _continue_as_new(self) -> None:
         """Go on in a new execution, if the state fits into its input. A transcript only grows: one that did not fit is
-        not packed again, and the run goes on in this execution while it can."""
+        not packed again, and the run goes on in this execution while it can. When that is full, the oldest messages
+        are left behind."""
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self._interruption.check()
         state = self._state
-        if not state.can_carry():
-            return
-        carried = state.carry().pack()
+        if state.can_carry():
+            self._leave_with(state.transcript)
+            state.too_large_to_carry = True
+        if state.behaviour >= LEAVES_THE_OLDEST and is_full():
+            for max_bytes in LATEST_MAX_BYTES:
+                self._leave_with(state.transcript.latest(max_bytes))
+
+    def _leave_with(self, transcript: Transcript) -> None:
+        carried = self._state.carry(transcript).pack()
         if len(carried) <= CARRY_MAX_BYTES:
-            workflow.continue_as_new(AgentRunInput(agent=state.agent.name, carried=carried))
-        state.too_large_to_carry = True
+            workflow.continue_as_new(AgentRunInput(agent=self._state.agent.name, carried=carried))
 
-    # -- the ends --------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------------
 
-    async def _complete(self, reply: ModelReply) -> AgentRunResult:
+    async def _end(self, ending: Ending) -> AgentRunResult:
+        """Say how the run ended, in its state, events and search attributes, and then end it so."""
         state = self._state
-        state.transcript.append(Message(role="assistant", text=reply.text, opaque=reply.opaque))
-        state.text, state.output, state.finish_reason = reply.text, reply.output, reply.finish_reason
-        state.status = "completed"
-        state.journal.record("run_completed", rounds=state.limits.rounds)
+        state.end(ending)
         self._visibility.show()
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        return state.result()
-
-    async def _fail(self, failed: RunFailed) -> NoReturn:
-        state = self._state
-        state.approvals.withdraw()
-        state.status = "failed"
-        state.error = RunError(type=failed.type, message=failed.message)
-        state.journal.record("run_failed", error=failed.type, message=failed.message)
-        self._visibility.show()
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        raise ApplicationError(failed.message, state.result(), type=failed.type, non_retryable=True) from None
-
-    async def _cancel(self) -> None:
-        state = self._state
-        state.approvals.withdraw()
-        state.status = "cancelled"
-        state.journal.record("run_cancelled")
-        self._visibility.show()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        if ending.status == "cancelled":
+            if await self._interruption.confirmed():
+                raise asyncio.CancelledError
+            reason = "the run was stopped by cancel_run, but the server could not be asked to cancel it"
+            raise ApplicationError(reason, state.result(), type="InternalError", non_retryable=True)
+        await self._interruption.handlers_finished()
+        if ending.error is None:
+            return state.result()
+        raise ApplicationError(ending.error.message, state.result(), type=ending.error.type, non_retryable=True)
 
     # -- signals and updates ---------------------------------------------------------------------------------------
 
@@ -202,30 +254,18 @@ class AgentRun:
     def receive(self, name: str, payloads: Sequence[RawValue]) -> None:
         """Every signal comes through here, since only a dynamic handler is given what does not decode, has no argument
         or too many, or an unknown name. None of these changes anything, and each is recorded."""
-        try:
-            if name != "resolve_approval":
-                self._state.journal.record("signal_refused", name=name, reason="there is no signal of this name")
-            elif len(payloads) != 1:
-                reason = f"it takes one ApprovalDecision, not {len(payloads)} arguments"
-                self._state.journal.record("signal_refused", name=name, reason=reason)
-            else:
-                self._state.approvals.decide(payloads[0].payload.data)
-                self._visibility.show()
-        except DecisionRefused:
-            pass  # The gate has recorded it; a signal has nobody to tell.
-        except Exception as bug:  # noqa: BLE001 - one signal must not end a run, nor retry its task for ever
-            workflow.logger.exception("a bug in a signal handler")
-            self._state.journal.record("signal_refused", name=name, reason=f"InternalError: {type(bug).__name__}")
+        self._doors.signal(name, payloads)
 
     @workflow.update
-    def decide(self, raw_decision: RawValue = NO_PAYLOAD) -> RecordedDecision:
+    async def decide(self, raw_decision: RawValue = NO_PAYLOAD) -> RecordedDecision:
         """Take one ApprovalDecision and return it as recorded. Fails with `DecisionRefused`, which says why."""
-        try:
-            recorded = self._state.approvals.decide(raw_decision.payload.data)
-            self._visibility.show()
-            return recorded
-        except DecisionRefused as refusal:
-            raise ApplicationError(str(refusal), type="DecisionRefused", non_retryable=True) from None
+        return await self._doors.decide(raw_decision.payload.data)
+
+    @workflow.update
+    async def cancel_run(self, raw_request: RawValue = NO_PAYLOAD) -> CancelAccepted:
+        """Take one CancelRequest and have the run cancelled, by the server as well. Fails with `CancelRefused`, which
+        says why."""
+        return await self._doors.cancel(raw_request.payload.data)
 
     # -- queries ---------------------------------------------------------------------------------------------------
 
@@ -238,6 +278,17 @@ class AgentRun:
     def agent(self) -> AgentSpec:
         """The frozen agent. Fails until it is loaded."""
         return self._state.agent
+
+    @workflow.query
+    def result(self) -> AgentRunResult:
+        """The result so far; of a run that has ended, what it ended with."""
+        return self._state.result()
+
+    @workflow.query
+    def ledger(self, raw_query: RawValue = NO_PAYLOAD) -> LedgerPage:
+        """A page of the effect ledger, from a `LedgerQuery`."""
+        query = LedgerQuery.from_wire(raw_query.payload.data or b"{}")
+        return self._state.effects.page(query, self._state.context)
 
     @workflow.query
     def events(self, raw_query: RawValue = NO_PAYLOAD) -> EventsPage:

@@ -11,6 +11,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 from contracts.activities import ToolActivities
+from contracts.effects import Compensation
 from contracts.events import EventType
 from contracts.outcomes import ToolOutcome, failure, not_certain, says_not_done
 from contracts.records import MalformedPayload
@@ -20,13 +21,14 @@ from contracts.tools import (
     SettleRequest,
     ToolContract,
     ToolInvocation,
-    UndoOutcome,
     UndoRequest,
 )
 from workflows import options as activity_options
-from workflows.failures import attempts_of, error_category, error_text, may_have_run, tool_outcome, was_refused
+from workflows.failures import error_text, may_have_run, tool_outcome, was_refused
 from workflows.foreign import json_of, passable, told
 from workflows.journal import Journal
+from workflows.shielding import shielded
+from workflows.undoing import undo
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ NOT_RUN = "the run was cancelled; the call did not run"
 
 class Attempts:
     """The attempts of one call. `cancelled` is set when the run was cancelled meanwhile: what is in flight is asked to
-    stop, its end is still awaited, and nothing new is begun. `compensated` says what became of an undo."""
+    stop, its end is still awaited, and nothing new is begun. `compensation` says what became of an undo."""
 
     def __init__(self, contract: ToolContract, invocation: ToolInvocation, agent_digest: str, journal: Journal) -> None:
         self._contract = contract
@@ -44,7 +46,7 @@ class Attempts:
         self._journal = journal
         self._scheduled = 0
         self.cancelled = False
-        self.compensated: bool | None = None
+        self.compensation: Compensation | None = None
 
     async def outcome(self) -> ToolOutcome:
         """What the call came to, as its contract's kind of tool says (DESIGN, section 5)."""
@@ -64,8 +66,8 @@ class Attempts:
                 outcome = await self._undone(outcome)
             elif not says_not_done(outcome):
                 # What an earlier attempt left was undone; what came of this one is another matter.
-                self.compensated = None
-            again = contract.repeats(outcome) and (contract.repeatable or (undone and self.compensated))
+                self.compensation = None
+            again = contract.repeats(outcome) and (contract.repeatable or (undone and self._is_undone))
             if attempt == most or not again or self.cancelled:
                 return outcome
             delay = contract.delay_after(outcome, attempt, workflow.random().random())
@@ -168,34 +170,27 @@ class Attempts:
         request = UndoRequest(
             invocation=self._attempted(outcome), outcome=outcome, compensation_token=outcome.compensation_token
         )
-        try:
-            answered = await self._shielded(
-                workflow.execute_activity(
-                    f"{self._contract.name}.undo",
-                    request,
-                    result_type=RawValue,
-                    **activity_options.undo(self._contract, rule),
-                )
-            )
-            # An undo that answers nothing has done it.
-            undone = UndoOutcome.from_wire(answered.payload.data or b"{}")
-        except (ActivityError, MalformedPayload) as error:
-            self.compensated = False
-            self._note("compensation_failed", message=error_text(error))
+        undone = await self._shielded(undo(self._contract, rule, request))
+        self.compensation = undone
+        if undone.state == "failed":
+            self._note("compensation_failed", message=undone.text)
             return _marked(
                 outcome,
                 retryable=False,
                 compensation_succeeded=False,
-                compensation_attempts=attempts_of(error, rule.max_attempts) if isinstance(error, ActivityError) else 1,
-                compensation_error=error_text(error),
-                compensation_error_category=error_category(error),
+                compensation_attempts=undone.attempts,
+                compensation_error=undone.text,
+                compensation_error_category=undone.category,
             )
-        self.compensated = True
         self._note("compensation_completed", state=undone.state, text=undone.text)
         if is_unknown(outcome):
             reason = "the outcome was unknown, so the call was undone: it is as if it had not been made"
             outcome = _instead(outcome, failure("unavailable", reason, code="undone", retryable=True))
         return _marked(outcome, compensation_succeeded=True, compensation_attempts=undone.attempts)
+
+    @property
+    def _is_undone(self) -> bool:
+        return self.compensation is not None and self.compensation.state != "failed"
 
     def _attempted(self, outcome: ToolOutcome) -> ToolInvocation:
         """The invocation as the attempt with this outcome had it."""
@@ -204,14 +199,10 @@ class Attempts:
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Work that a cancellation of the run must not stop: it is noted, and takes effect afterwards."""
-        task = asyncio.create_task(work)
-        while True:
-            try:
-                return await asyncio.shield(task)
-            except asyncio.CancelledError:
-                if task.done():
-                    raise
-                self.cancelled = True
+        return await shielded(work, self._note_cancelled)
+
+    def _note_cancelled(self) -> None:
+        self.cancelled = True
 
     async def _pause(self, seconds: float) -> bool:
         """Wait. False when the run was cancelled meanwhile."""

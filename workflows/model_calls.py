@@ -15,6 +15,7 @@ from contracts.messages import Message
 from contracts.runs import ErrorType
 from workflows import options as activity_options
 from workflows.failures import RunFailed, run_failure
+from workflows.interruption import Interruption
 from workflows.run_state import RunState
 
 UNUSABLE_REPLIES_IN_A_ROW = 3
@@ -31,8 +32,9 @@ _NOT_THERE = ("ModelUnavailable", "ModelAuthentication")
 class ModelCalls:
     """The model calls of one run."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, interruption: Interruption) -> None:
         self._state = state
+        self._interruption = interruption
 
     async def next_reply(self) -> ModelReply:
         """The model's next usable reply: words, calls, or both. Empty ones and answers that break the output schema are
@@ -97,6 +99,8 @@ class ModelCalls:
     async def _call(self, model: str) -> ModelReply:
         """One activity: one request, and those that Temporal repeats. Raises `_NotNow` with what it failed for."""
         state = self._state
+        self._interruption.check()
+        state.inbox.join(state.transcript)
         state.model_calls += 1
         state.journal.record("model_started", messages=len(state.transcript.messages), model=model)
         request = ModelRequest(

@@ -1,15 +1,11 @@
 """The start of a run: what the caller asked for, refused by name where it cannot be done."""
 
-import json
-
-from pydantic import JsonValue
-
 from contracts.agents import AgentSpec
 from contracts.context import secret_keys
 from contracts.messages import Message, illegality
 from contracts.models import no_price
 from contracts.records import MalformedPayload, Record
-from contracts.runs import AgentRunInput, unsupported_options, widening
+from contracts.runs import AgentRunInput, widening
 from workflows.failures import RunFailed
 
 # The context travels with every call.
@@ -25,11 +21,8 @@ def read_input(payload: bytes) -> AgentRunInput:
         raise _invalid("there is no input: start the run with one AgentRunInput, at least an agent and a prompt")
     try:
         run_input = AgentRunInput.from_wire(payload)
-        raw: JsonValue = json.loads(payload)
-    except (MalformedPayload, ValueError) as error:
+    except MalformedPayload as error:
         raise _invalid(f"the input is not an AgentRunInput: {error}") from None
-    if isinstance(raw, dict) and (names := unsupported_options(raw.get("options"))):
-        raise _invalid(f"this version does not support {', '.join(f'options.{name}' for name in names)}: leave it out")
     if size := over(CONTEXT_MAX_BYTES, run_input.context):
         raise _invalid(f"context has {size} bytes as JSON, at most {CONTEXT_MAX_BYTES} fit: it travels with every call")
     if secrets := secret_keys(run_input.context.metadata):
@@ -70,6 +63,7 @@ def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
         widening("max_tool_calls", options.max_tool_calls, agent.max_tool_calls),
         widening("max_total_tokens", options.max_total_tokens, agent.max_total_tokens),
         widening("max_cost_usd", options.max_cost_usd, agent.max_cost_usd),
+        widening("deadline_seconds", options.deadline_seconds, agent.deadline_seconds),
         widening("approval_expires_seconds", options.approval_expires_seconds, agent.approval_expires_seconds),
     )
     if options.max_cost_usd is not None or agent.max_cost_usd is not None:
@@ -80,6 +74,9 @@ def check_options(run_input: AgentRunInput, agent: AgentSpec) -> None:
             widening("tool_output.max_bytes", output.max_bytes, agent.tool_output.max_bytes),
             widening("tool_output.max_tokens", output.max_tokens, agent.tool_output.max_tokens),
         )
+    for tool in options.stop_on_tools:
+        if agent.tool(tool) is None:
+            problems += (f"options.stop_on_tools names {tool!r}, which is no tool of agent {agent.name}",)
     for problem in problems:
         if problem is not None:
             raise _invalid(problem)

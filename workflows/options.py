@@ -42,6 +42,17 @@ REVIEW = ActivityConfig(
     ),
 )
 
+# The server is the only one that can cancel a run: it is asked for as long as it may be away.
+CANCEL = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=30),
+    retry_policy=RetryPolicy(maximum_attempts=2_000, maximum_interval=timedelta(minutes=1)),
+)
+LEDGER = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=2),
+    heartbeat_timeout=timedelta(seconds=15),
+    retry_policy=RetryPolicy(maximum_attempts=20, maximum_interval=timedelta(seconds=30)),
+)
+
 # The activity gives up by itself at the contract's timeout; the server only has to catch one that cannot.
 TOOL_GRACE = timedelta(seconds=5)
 

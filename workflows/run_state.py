@@ -1,29 +1,37 @@
 """All that one run knows, what it shows of it, and what it takes along when it continues as new."""
 
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
 from pydantic import JsonValue
 from temporalio import workflow
 
-from contracts.activities import ModelReply
+from contracts.activities import BEHAVIOUR, HAS_A_DEADLINE, LoadedAgent, ModelReply
 from contracts.agents import AgentSpec
 from contracts.context import ExecutionContext
+from contracts.events import EventType
 from contracts.hooks import HookName
-from contracts.messages import Message, Usage
+from contracts.messages import InvalidToolCall, Message, Usage
 from contracts.models import Cost
 from contracts.projection import audit, model_text
 from contracts.runs import (
     AgentRunInput,
     AgentRunResult,
     AgentRunState,
+    LimitUse,
     RunError,
     RunOptions,
     RunStatus,
+    Stop,
     ToolResultRecord,
 )
 from contracts.text import cut, json_size
 from workflows.approval_gate import ApprovalGate
-from workflows.carry import CARRY_RAW_MAX_BYTES, Carry
+from workflows.carry import CARRY_RAW_MAX_BYTES, CarriedAnswer, Carry
 from workflows.effects import EffectLedger
+from workflows.endings import Ending
 from workflows.failures import RunFailed
+from workflows.inbox import Inbox
 from workflows.journal import Journal
 from workflows.limits import Limits
 from workflows.spending import Spending
@@ -35,6 +43,10 @@ RESULT_TEXT_MAX_BYTES = 262_144
 RESULT_MAX_BYTES = 1_048_576
 # The latest effects that state and result show.
 SHOWN_EFFECTS = 1_000
+
+_FAILURES: Mapping[str, EventType] = {"failed": "run_failed", "timed_out": "run_timed_out"}
+# Calls that failed before their tool, or its schema, had a say.
+_TURNED_AWAY = frozenset({"not_started", "stopped", "denied", "expired", "unknown_tool", "truncated_reply"})
 
 
 class RunState:
@@ -62,8 +74,18 @@ class RunState:
         self.finish_reason: str | None = None
         self.error: RunError | None = None
         self.previous_run_id: str | None = None
+        self.stop: Stop | None = None
+        # What the update `cancel_run` said, once it was accepted.
+        self.cancel_reason: str | None = None
+        self.inbox = Inbox(self.journal)
+        # What the code did that began this execution: see `BEHAVIOUR`.
+        self.behaviour = 0
+        self.started_at = workflow.info().workflow_start_time
+        self.deadline: datetime | None = None
         # The reply whose round is not closed yet.
         self.open_reply: ModelReply | None = None
+        # Those of its calls that an earlier execution has answered.
+        self.carried_answers: tuple[CarriedAnswer, ...] = ()
         self.too_large_to_carry = False
         self._loaded: tuple[AgentSpec, Limits, Spending] | None = None
 
@@ -97,18 +119,50 @@ class RunState:
         """Whether the agent is known yet."""
         return self._loaded is not None
 
-    def load(self, agent: AgentSpec, options: RunOptions) -> None:
-        """Fix what this run may do, for good."""
+    @property
+    def compensate_on(self) -> frozenset[str]:
+        """The ends after which effects are undone."""
+        return frozenset((*self.agent.compensate_on, *self.options.compensate_on))
+
+    def load(self, loaded: LoadedAgent, options: RunOptions) -> None:
+        """Fix what this run may do, and until when, for good."""
+        agent = loaded.spec
+        self.hooks, self.search_attributes, self.behaviour = loaded.hooks, loaded.search_attributes, loaded.behaviour
         self._load(agent, Limits(agent, options), Spending(agent, options, Usage(), Cost()), options)
+        if self.behaviour >= HAS_A_DEADLINE:
+            own = self.started_at + timedelta(seconds=options.deadline_seconds or agent.deadline_seconds)
+            callers = self.context.deadline_utc
+            self.deadline = own if callers is None else min(own, callers)
 
     def _load(self, agent: AgentSpec, limits: Limits, spending: Spending, options: RunOptions) -> None:
         self.options = options
         self.agent_digest = agent.digest
         self._loaded = (agent, limits, spending)
 
+    def say(self, reply: ModelReply) -> None:
+        """Add a model's reply to the transcript, with its calls."""
+        calls = tuple(call.as_call() if isinstance(call, InvalidToolCall) else call for call in reply.calls)
+        self.text = reply.text or self.text
+        self.transcript.append(Message(role="assistant", text=reply.text, tool_calls=calls, opaque=reply.opaque))
+
+    def end(self, ending: Ending) -> None:
+        """Nothing more happens in this run."""
+        self.approvals.withdraw()
+        self.status, self.error = ending.status, ending.error
+        match ending:
+            case Ending("completed"):
+                stopped = self.stop.reason if self.stop else None
+                self.journal.record("run_completed", rounds=self.limits.rounds, stop=stopped)
+            case Ending("failed" | "timed_out", RunError() as error):
+                self.journal.record(_FAILURES[ending.status], error=error.type, message=error.message)
+            case _:
+                self.journal.record("run_cancelled", reason=self.cancel_reason)
+
     def answer(self, answer: Answer) -> None:
         """Add an answer to the transcript, as the model reads it, and to the results."""
         call, outcome = answer.call, answer.outcome
+        if not outcome.ok and _is_the_tools_own(answer):
+            self.limits.count_failure(call.tool)
         text = model_text(outcome)
         truncated = outcome.projection is not None
         self.transcript.append(Message(role="tool", call_id=call.call_id, text=text, ok=outcome.ok))
@@ -143,7 +197,7 @@ class RunState:
             usage=self.spending.usage if self.is_loaded else Usage(),
             cost=self.spending.cost if self.is_loaded else Cost(),
             model=self.model if self.is_loaded else None,
-            limits={**self.limits.uses(), **self.spending.uses()} if self.is_loaded else {},
+            limits=self._uses() if self.is_loaded else {},
             effects=self.effects.records[-SHOWN_EFFECTS:],
             last_sequence=self.journal.sequence,
             error=self.error,
@@ -177,21 +231,31 @@ class RunState:
             effects=self.effects.records[-SHOWN_EFFECTS:],
             last_sequence=self.journal.sequence,
             error=self.error,
+            stop=self.stop,
         )
+
+    def _uses(self) -> dict[str, LimitUse]:
+        uses = {**self.limits.uses(), **self.spending.uses()}
+        if self.deadline is not None:
+            used, most = workflow.now() - self.started_at, self.deadline - self.started_at
+            uses["deadline_seconds"] = LimitUse(used=used.total_seconds(), max=most.total_seconds())
+        return uses
 
     def can_carry(self) -> bool:
         """Whether packing the state is worth trying: it costs time in the workflow task, and may not fit."""
         return not self.too_large_to_carry and self.transcript.size <= CARRY_RAW_MAX_BYTES
 
-    def carry(self) -> Carry:
-        """The state to continue with."""
+    def carry(self, transcript: Transcript) -> Carry:
+        """The state to continue with, and as much of the transcript."""
         pending, decided = self.approvals.pending, self.approvals.decided
         open_calls = {call.call_id for call in self.open_reply.calls} if self.open_reply else set()
         return Carry(
             agent=self.agent,
             context=self.context,
             options=self.options,
-            transcript=self.transcript.messages,
+            transcript=transcript.messages,
+            transcript_first=transcript.first,
+            transcript_prompt=transcript.prompt,
             events=self.journal.latest(),
             sequence=self.journal.sequence,
             rounds=self.limits.rounds,
@@ -211,6 +275,14 @@ class RunState:
             open_reply=self.open_reply,
             pending_approvals=pending,
             decisions=tuple(decision for decision in decided if decision.call_id in open_calls),
+            answers=self.carried_answers,
+            undoable=self.effects.undoable,
+            failures_by_tool=self.limits.failures,
+            waiting_messages=self.inbox.waiting,
+            seen_messages=self.inbox.seen,
+            started_at=self.started_at,
+            deadline=self.deadline,
+            behaviour=BEHAVIOUR,
         )
 
     def resume(self, run_input: AgentRunInput) -> None:
@@ -220,8 +292,13 @@ class RunState:
         carry = Carry.unpack(run_input.carried)
         self.context = carry.context
         self.journal.resume(carry.events, carry.sequence)
-        self.transcript = Transcript(carry.transcript)
-        self.effects = EffectLedger(self.journal, carry.effects)
+        self.transcript = Transcript(carry.transcript, carry.transcript_first, carry.transcript_prompt)
+        self.effects = EffectLedger(self.journal, carry.effects, carry.undoable)
+        self.inbox.resume(carry.waiting_messages, carry.seen_messages)
+        self.carried_answers = carry.answers
+        self.started_at = carry.started_at or self.started_at
+        self.deadline = carry.deadline
+        self.behaviour = carry.behaviour
         self.results = ToolResults(carry.tool_results, carry.tool_results_omitted)
         self.fallbacks = carry.fallbacks
         self.model_calls = carry.model_calls
@@ -232,7 +309,7 @@ class RunState:
         self.previous_run_id = carry.previous_run_id
         self.open_reply = carry.open_reply
         self.approvals.resume(carry.pending_approvals, carry.decisions)
-        limits = Limits(carry.agent, carry.options, carry.rounds, carry.tool_calls)
+        limits = Limits(carry.agent, carry.options, carry.rounds, carry.tool_calls, carry.failures_by_tool)
         self._load(carry.agent, limits, Spending(carry.agent, carry.options, carry.usage, carry.cost), carry.options)
         self.journal.record("continued_as_new", previous_run_id=carry.previous_run_id)
 
@@ -240,3 +317,9 @@ class RunState:
         if self._loaded is None:
             raise LookupError("this run has no agent: it is not loaded yet, or the run ended before")
         return self._loaded
+
+
+def _is_the_tools_own(answer: Answer) -> bool:
+    """Whether a failed call counts against its tool."""
+    error = answer.outcome.error
+    return error is None or error.code not in _TURNED_AWAY

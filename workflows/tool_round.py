@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -20,6 +20,7 @@ from contracts.runs import RunOptions
 from contracts.tools import ToolContract, ToolInvocation
 from workflows.approval_gate import ApprovalGate
 from workflows.attempts import Attempts
+from workflows.carry import CarriedAnswer
 from workflows.effects import EffectLedger
 from workflows.failures import RunFailed
 from workflows.history import check_room
@@ -64,6 +65,7 @@ class RoundContext(Protocol):
     agent_digest: str
     options: RunOptions
     context: ExecutionContext
+    deadline: datetime | None
     journal: Journal
     approvals: ApprovalGate
     effects: EffectLedger
@@ -78,6 +80,7 @@ class ToolRound:
         self._agent_digest = state.agent_digest
         self._options = state.options
         self._context = state.context
+        self._deadline = state.deadline
         self._journal = state.journal
         self._approvals = state.approvals
         self._effects = state.effects
@@ -88,12 +91,18 @@ class ToolRound:
         info = workflow.info()
         self._chain = (info.workflow_id, info.first_execution_run_id)
 
-    def admit(self, begun: bool) -> None:
-        """Answer the calls that cannot run, plan the others. `begun` says that an earlier execution recorded this.
-        Raises `RunFailed` where the options say that a failure ends the run: then no call of the batch runs."""
+    def admit(self, begun: bool, carried_answers: Sequence[CarriedAnswer] = ()) -> None:
+        """Answer the calls that cannot run, plan the others. `begun` says that an earlier execution recorded this, and
+        `carried_answers` are those that it had. Raises `RunFailed` where the options say that a failure ends the run:
+        then no call of the batch runs."""
         for call in self._calls:
             if (plan := self._admit(call, begun)) is not None:
                 self._planned.append(plan)
+        for carried in carried_answers:
+            answered = next((call for call in self._calls if call.call_id == carried.call_id), None)
+            if answered is not None:
+                duration = timedelta(seconds=carried.duration_seconds)
+                self._answers[carried.call_id] = Answer(answered, carried.outcome, duration, carried.idempotency_key)
         self._fail_on_error(self._answers.values())
 
     async def consent(self, can_leave: Callable[[], bool]) -> bool:
@@ -101,7 +110,8 @@ class ToolRound:
         as new instead; ask again where it cannot. Raises `RunFailed` where the agent says that a refusal ends the run.
         """
         for plan in self._planned:
-            if plan.contract.approval != "never" or self._options.approve == "all":
+            answered = plan.call.call_id in self._answers
+            if not answered and (plan.contract.approval != "never" or self._options.approve == "all"):
                 self._approvals.ask(self._request(plan))
         self._on_waiting(bool(self._approvals.pending))
         if not await self._approvals.settled(can_leave):
@@ -110,17 +120,34 @@ class ToolRound:
         decisions = {decision.call_id: decision for decision in self._approvals.decided}
         for plan in self._planned:
             decision = decisions.get(plan.call.call_id)
-            if decision is not None and decision.resolution != "approved":
+            answered = plan.call.call_id in self._answers
+            if decision is not None and decision.resolution != "approved" and not answered:
                 self._refuse(plan, decision)
         return True
 
-    async def execute(self) -> None:
-        """Run what may run. Raises `RunFailed` where the options say that a failure ends the run."""
+    async def execute(self, may_leave: Callable[[], bool]) -> bool:
+        """Run what may run. False when the run should continue as new before more of it does: nothing is in flight
+        then, and `carried` says what is done. Raises `RunFailed` where the options say that a failure ends the run."""
         consented = [plan for plan in self._planned if plan.call.call_id not in self._answers]
         for group in self._groups(consented):
+            if may_leave():
+                return False
             check_room()
             await asyncio.gather(*(self._execute(plan) for plan in group))
             self._check_after(group)
+        return True
+
+    def carried(self) -> tuple[CarriedAnswer, ...]:
+        """The answers so far."""
+        return tuple(
+            CarriedAnswer(
+                call_id=answer.call.call_id,
+                outcome=answer.outcome,
+                duration_seconds=answer.duration.total_seconds(),
+                idempotency_key=answer.idempotency_key,
+            )
+            for answer in self._answers.values()
+        )
 
     def answers(self, unanswered: ToolOutcome) -> list[Answer]:
         """One answer a call, in call order, with `unanswered` for those that were not run."""
@@ -156,6 +183,10 @@ class ToolRound:
     def _request(self, plan: _PlannedCall) -> ApprovalRequest:
         now = workflow.now()
         seconds = self._options.approval_expires_seconds or self._agent.approval_expires_seconds
+        expires_at = now + timedelta(seconds=seconds)
+        if self._deadline is not None:
+            # Nobody is asked for an answer that would come too late.
+            expires_at = min(expires_at, self._deadline)
         required = plan.contract.approval != "never"
         return ApprovalRequest(
             approval_id=approval_id(self._chain, plan.call.call_id),
@@ -168,7 +199,7 @@ class ToolRound:
             capabilities=plan.contract.capabilities,
             reason="the tool's contract requires it" if required else "this run asks for every call",
             requested_at=now,
-            expires_at=now + timedelta(seconds=seconds),
+            expires_at=expires_at,
         )
 
     def _refuse(self, plan: _PlannedCall, decision: RecordedDecision) -> None:
@@ -214,14 +245,14 @@ class ToolRound:
             context=self._context,
         )
         if contract.has_effect:
-            self._effects.intend(call)
+            self._effects.intend(call, contract, invocation)
         self._journal.record("tool_started", call_id=call.call_id, tool=call.tool)
         started = workflow.now()
         attempts = Attempts(contract, invocation, self._agent_digest, self._journal)
         outcome = await attempts.outcome()
         self._cancelled |= attempts.cancelled
         if contract.has_effect:
-            self._effects.settle(call, outcome, attempts.compensated)
+            self._effects.settle(call, outcome, attempts.compensation)
         self._record(plan, Answer(call, outcome, workflow.now() - started, key))
 
     def _record(self, plan: _PlannedCall, answer: Answer) -> None:

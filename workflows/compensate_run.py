@@ -1,0 +1,113 @@
+"""`CompensateRun`: an operator has the effects of a closed run undone that are left."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from contracts.activities import LedgerActivities
+from contracts.effects import (
+    ClosedLedger,
+    CompensateRunInput,
+    CompensateRunResult,
+    Compensation,
+    EffectRecord,
+    LedgerEntry,
+    ReadLedgerRequest,
+)
+from contracts.records import MalformedPayload
+from contracts.runs import ErrorType
+from workflows import options as activity_options
+from workflows.doors import NO_PAYLOAD
+from workflows.failures import BUGS, RunFailed, run_failure
+from workflows.shielding import shielded
+from workflows.undoing import undo, undo_request
+
+# What its result lists; an effect's state is in it whole.
+SHOWN_EFFECTS = 1_000
+
+
+@workflow.defn(name="CompensateRun", failure_exception_types=BUGS)
+class CompensateRun:
+    """Starts with one `CompensateRunInput`, ends with a `CompensateRunResult`, or fails with an `ApplicationError`
+    whose first detail is that: as CompensationFailed where an effect is left, after all others were tried."""
+
+    def __init__(self) -> None:
+        self._run_id = ""
+        self._effects: list[EffectRecord] = []
+        self._is_cancelled = False
+
+    @workflow.run
+    async def run(self, raw_input: RawValue = NO_PAYLOAD) -> CompensateRunResult:
+        """Undo the effects of a run, the latest first, page by page of its ledger."""
+        wanted = CompensateRunInput(workflow_id="?")
+        try:
+            wanted = CompensateRunInput.from_wire(raw_input.payload.data)
+            page = await self._read(wanted, None)
+            while True:
+                await self._compensate(page, wanted)
+                if page.next == 0:
+                    break
+                page = await self._read(wanted, page.next)
+        except MalformedPayload as malformed:
+            self._fail(wanted, "InvalidInput", f"the input is not a CompensateRunInput: {malformed}")
+        except RunFailed as failed:
+            self._fail(wanted, failed.type, failed.message)
+        left = [effect for effect in self._effects if effect.state == "compensation_failed"]
+        if left:
+            named = ", ".join(f"{effect.call_id} ({effect.tool})" for effect in left[:10])
+            self._fail(wanted, "CompensationFailed", f"{len(left)} effects could not be undone: {named}")
+        return self._result(wanted)
+
+    async def _read(self, wanted: CompensateRunInput, before: int | None) -> ClosedLedger:
+        run_id = self._run_id or wanted.run_id
+        request = ReadLedgerRequest(workflow_id=wanted.workflow_id, run_id=run_id, before=before)
+        try:
+            page = await workflow.execute_activity_method(
+                LedgerActivities.read_ledger, request, **activity_options.LEDGER
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise run_failure(error, otherwise="InternalError") from None
+        self._run_id = page.run_id
+        return page
+
+    async def _compensate(self, page: ClosedLedger, wanted: CompensateRunInput) -> None:
+        contracts = {contract.name: contract for contract in page.contracts}
+        for entry in _wanted(page.entries, wanted.call_ids):
+            contract = contracts.get(entry.effect.tool)
+            request = undo_request(entry, page.context)
+            if contract is None or contract.compensation is None or request is None:
+                continue
+            # An undo that has begun is waited for; after that nothing more is begun.
+            undone = await shielded(undo(contract, contract.compensation, request), self._note_cancelled)
+            self._effects.append(_settled(entry.effect, undone))
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+
+    def _note_cancelled(self) -> None:
+        self._is_cancelled = True
+
+    def _result(self, wanted: CompensateRunInput) -> CompensateRunResult:
+        return CompensateRunResult(
+            workflow_id=wanted.workflow_id,
+            run_id=self._run_id,
+            effects=tuple(self._effects[-SHOWN_EFFECTS:]),
+            effects_omitted=max(0, len(self._effects) - SHOWN_EFFECTS),
+        )
+
+    def _fail(self, wanted: CompensateRunInput, type: ErrorType, message: str) -> NoReturn:
+        raise ApplicationError(message, self._result(wanted), type=type, non_retryable=True) from None
+
+
+def _wanted(entries: Sequence[LedgerEntry], call_ids: Sequence[str] | None) -> list[LedgerEntry]:
+    return [entry for entry in entries if call_ids is None or entry.effect.call_id in call_ids]
+
+
+def _settled(effect: EffectRecord, undone: Compensation) -> EffectRecord:
+    state = "compensation_failed" if undone.state == "failed" else "compensated"
+    return effect.model_copy(update={"state": state, "compensation": undone})
