@@ -12,11 +12,11 @@ from tests.chaos.lane import Lane
 from tests.chaos.plans import Plan
 from tests.chaos.verdict import Tally, judge
 from tests.chaos.world import ITSELF
-from tests.support.harness import Handle, events_of, state_of
+from tests.support.harness import Handle, events_of, failure_of, state_of
 from tests.support.waiting import eventually
 
 # A run always ends. The longest wait is that for the lost heartbeat of a model call, 15 s.
-ENDS_WITHIN_SECONDS = 60.0
+ENDS_WITHIN_SECONDS = 300.0
 
 
 async def play(plan: Plan, lane: Lane) -> Tally:
@@ -51,9 +51,9 @@ async def _played(plan: Plan, lane: Lane, run_id: str) -> tuple[Tally, int]:
             {"agent": "courier", "prompt": "Go.", "context": context, "options": options}, id=run_id
         )
         from_outside = await _kill_from_outside(plan, lane, run)
-        result = await run.result()
+        result = (await failure_of(run))[1] if plan.fails else await run.result()
         events = await events_of(run)
-    return judge(result, lane.world.effects(run_id), events), from_outside
+    return judge(plan, result, lane.world.effects(run_id), events), from_outside
 
 
 async def _kill_from_outside(plan: Plan, lane: Lane, run: Handle) -> int:

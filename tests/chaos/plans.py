@@ -16,17 +16,23 @@ Boundary = Literal[
     "after effect",
     "before record",
     "mid compensation",
+    "mid compensation, end",
     "continue-as-new",
     "waiting for approval",
     "one of two workers",
     "server",
 ]
+Expected = Literal["done", "undone", "not run"]
+
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 
 _ROUNDS = json.loads((Path(__file__).parent / "courier.json").read_text())["replies"]
 # The tool of each step, and the rounds that have steps.
 STEPS: dict[int, str] = {call["arguments"]["step"]: call["tool"] for each in _ROUNDS for call in each.get("calls", ())}
 ROUNDS = len(_ROUNDS) - 1
+# A run that fails for its rounds has made this many, and then undoes what it can.
+ROUNDS_OF_A_FAILED_RUN = ROUNDS - 1
+LAST_STEP_OF_A_FAILED_RUN = _ROUNDS[ROUNDS_OF_A_FAILED_RUN - 1]["calls"][-1]["arguments"]["step"]
 
 _TOOLS = tuple(sorted(set(STEPS.values())))
 _IN_A_CALL: tuple[Point, ...] = ("scheduled", "effect done", "before record")
@@ -45,9 +51,24 @@ class Plan:
     point: Point | None = None
 
     @property
+    def fails(self) -> bool:
+        """Whether the run fails, so that it undoes its effects at its end."""
+        return self.boundary == "mid compensation, end"
+
+    @property
     def options(self) -> RunOptions:
         """What the run is started with."""
+        if self.fails:
+            return RunOptions(max_rounds=ROUNDS_OF_A_FAILED_RUN, compensate_on=("failed",))
         return RunOptions(approve="all" if self.boundary == "waiting for approval" else "contract")
+
+    def expected(self, step: int) -> Expected:
+        """What is to be found in the world when the run has ended."""
+        if not self.fails:
+            return "done"
+        if step > LAST_STEP_OF_A_FAILED_RUN:
+            return "not run"
+        return "undone" if STEPS[step] == "book" else "done"
 
 
 def draw(boundary: Boundary, random: Random) -> Plan:
@@ -63,7 +84,7 @@ def draw(boundary: Boundary, random: Random) -> Plan:
             return _in_a_call(boundary, random.choice(_IN_A_CALL), random)
         case "mid model stream":
             return Plan(boundary, random.randint(1, ROUNDS + 1), point="streaming")
-        case "mid compensation":
+        case "mid compensation" | "mid compensation, end":
             point: Point = random.choice(("undo begun", "undo done"))
             return Plan(boundary, _step_of("book", random), random.randint(1, 2), point)
         case "continue-as-new":

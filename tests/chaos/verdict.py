@@ -1,11 +1,12 @@
 """What a run came to, held against the world: nothing lost, nothing doubled, nothing unknown that is not reported."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from contracts.effects import EffectState
 from contracts.events import Event
 from contracts.runs import AgentRunResult, ToolResultRecord
-from tests.chaos.plans import STEPS
+from tests.chaos.plans import STEPS, Expected, Plan
 from tests.chaos.world import Effect
 
 
@@ -36,39 +37,35 @@ class Tally:
         return not (self.lost or self.doubled or self.unreported or self.complaints)
 
 
-def judge(result: AgentRunResult, effects: Sequence[Effect], events: Iterable[Event]) -> Tally:
+def judge(plan: Plan, result: AgentRunResult, effects: Sequence[Effect], events: Iterable[Event]) -> Tally:
     """Each step of a run that has ended."""
     tally = Tally()
-    told_unknown = {event.data["call_id"] for event in events if event.type == "effect_unknown"}
+    ended = "failed" if plan.fails else "completed"
+    if result.status != ended or len(result.tool_results) != len(STEPS):
+        tally.complaints.append(f"it is {result.status} after {len(result.tool_results)} calls: {result.error}")
     states = {effect.call_id: effect.state for effect in result.effects}
-    if len(result.tool_results) != len(STEPS) or result.status != "completed":
-        tally.complaints.append(f"{result.workflow_id} is {result.status} after {len(result.tool_results)} calls")
+    told_unknown = {event.data["call_id"] for event in events if event.type == "effect_unknown"}
     for (step, tool), record in zip(STEPS.items(), result.tool_results, strict=False):
+        found = [effect.key for effect in effects if effect.step == step]
         state = states.get(record.call_id)
-        name = f"{result.workflow_id}, {tool} {step}"
-        unknown = tool == "wire" and not record.ok
-        reported = _says_unknown(record) and state == "unknown" and record.call_id in told_unknown
-        done = [effect for effect in effects if effect.step == step]
-        _judge_step(tally, record, done, name, unknown=unknown, reported=reported)
-        if record.ok and state != "done":
-            tally.complaints.append(f"{name}: it went well, and the ledger says {state}")
+        unknown = tool == "wire" and not record.ok and plan.expected(step) == "done"
+        if unknown:
+            reported = _says_unknown(record) and state == "unknown" and record.call_id in told_unknown
+            tally.unknown += reported
+            tally.unreported += not reported
+        wanted = 1 if plan.expected(step) == "done" else 0
+        tally.doubled += max(0, len(found) - wanted)
+        if not unknown:
+            tally.lost += wanted > 0 and record.idempotency_key not in found
+            if state != _STATES[plan.expected(step)]:
+                tally.complaints.append(f"{tool} {step} is {state} in the ledger: {record.error}")
+    if tally.lost or tally.doubled or tally.unreported:
+        tally.complaints.append(f"{tally.lost} lost, {tally.doubled} doubled, {tally.unreported} unreported: {effects}")
+    tally.complaints = [f"{result.workflow_id}: {complaint}" for complaint in tally.complaints]
     return tally
 
 
-def _judge_step(
-    tally: Tally, record: ToolResultRecord, effects: Sequence[Effect], name: str, *, unknown: bool, reported: bool
-) -> None:
-    if len(effects) > 1:
-        tally.doubled += 1
-        tally.complaints.append(f"{name}: done {len(effects)} times")
-    if unknown:
-        tally.unknown += reported
-        tally.unreported += not reported
-        if not reported:
-            tally.complaints.append(f"{name}: nobody saw its end, and the run does not say so: {record.error}")
-    elif not record.ok or record.idempotency_key not in {effect.key for effect in effects}:
-        tally.lost += 1
-        tally.complaints.append(f"{name}: lost ({record.error or 'said to be done'})")
+_STATES: Mapping[Expected, EffectState | None] = {"done": "done", "undone": "compensated", "not run": None}
 
 
 def _says_unknown(record: ToolResultRecord) -> bool:
