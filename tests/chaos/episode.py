@@ -74,12 +74,12 @@ async def _kill_while_waiting(plan: Plan, lane: Lane, run: Handle) -> int:
     killed = 0
     approved: set[str] = set()
 
-    async def waits_or_has_ended() -> AgentRunState | None:
+    async def waits_or_is_done() -> AgentRunState | None:
         state = await state_of(run)
         new = {request.approval_id for request in state.pending_approvals} - approved
-        return state if new or state.status not in ("running", "waiting_for_approval") else None
+        return state if new or state.status == "completed" else None
 
-    while (state := await eventually(waits_or_has_ended)).pending_approvals:
+    while (state := await eventually(waits_or_is_done)).pending_approvals:
         if state.round == plan.step and killed < plan.kills:
             await lane.kill_worker()
             killed += 1
