@@ -92,7 +92,9 @@ def draw(boundary: Boundary, random: Random) -> Plan:
         case "waiting for approval":
             return Plan(boundary, random.randint(1, ROUNDS), random.randint(1, 2))
         case "server":
-            return Plan(boundary, _step_of(random.choice(_TOOLS), random), point=random.choice(_IN_A_CALL))
+            at: Point = random.choice((*_IN_A_CALL, "streaming"))
+            step = random.randint(1, ROUNDS + 1) if at == "streaming" else _step_of(random.choice(_TOOLS), random)
+            return Plan(boundary, step, point=at)
 
 
 def drawn(kills: int, random: Random) -> Iterator[Plan]:
