@@ -31,8 +31,9 @@ DOCUMENT = (Path(__file__).resolve().parents[1] / "docs" / "protocol.md").read_t
 
 FIELDS: dict[type[Record], str] = {
     runs.AgentRunInput: "agent prompt messages context options carried",
-    runs.RunOptions: "max_rounds max_tool_calls max_total_tokens max_cost_usd deadline_seconds approval_expires_seconds approve "
-    "on_tool_error tool_concurrency tool_output output_schema stop_on_tools compensate_on",
+    runs.RunOptions: "max_rounds max_tool_calls max_total_tokens max_cost_usd deadline_seconds "
+    "approval_expires_seconds approve on_tool_error tool_concurrency tool_output output_schema "
+    "stop_on_tools compensate_on",
     runs.AgentRunResult: "workflow_id run_id status text output finish_reason rounds tool_results "
     "tool_results_omitted usage cost effects last_sequence error stop",
     runs.Stop: "reason calls",
@@ -166,8 +167,8 @@ def test_the_errors_events_and_statuses() -> None:
     )
     assert " ".join(get_args(runs.ErrorType)) == (
         "InvalidInput UnknownAgent MaxRoundsExceeded MaxToolCallsExceeded TokenBudgetExceeded CostBudgetExceeded "
-        "DeadlineExceeded ContextWindowExceeded ModelRefused ModelUnavailable ModelAuthentication ModelBadRequest ModelBehaviour "
-        "ToolFailed ApprovalDenied ApprovalExpired CompensationFailed PayloadTooLarge InternalError"
+        "DeadlineExceeded ContextWindowExceeded ModelRefused ModelUnavailable ModelAuthentication ModelBadRequest "
+        "ModelBehaviour ToolFailed ApprovalDenied ApprovalExpired CompensationFailed PayloadTooLarge InternalError"
     )
     assert " ".join(get_args(outcomes.ErrorCategory)) == (
         "invalid_input not_found permission_denied conflict rate_limited timeout cancelled unavailable internal "

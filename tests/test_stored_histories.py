@@ -24,6 +24,7 @@ from tests.histories.stored import FILES, HISTORIES, digest, load, scenario_of
 from tests.support.tool_worker import texts_in
 from workflows.agent_run import AgentRun
 from workflows.carry import Carry
+from workflows.compensate_run import CompensateRun
 
 # Over all files with a label. A new label brings a new line; a line that is here never changes.
 DIGESTS = {
@@ -39,7 +40,9 @@ def name_of(file: Path) -> str:
 
 
 async def replay(history: WorkflowHistory) -> None:
-    replayer = Replayer(workflows=[AgentRun], workflow_runner=sandboxed_runner(), data_converter=data_converter)
+    replayer = Replayer(
+        workflows=[AgentRun, CompensateRun], workflow_runner=sandboxed_runner(), data_converter=data_converter
+    )
     await replayer.replay_workflow(history)
 
 
