@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test check worker
+.PHONY: demo test check worker chaos
 
 demo: .venv/embedded.done
 	@$(RUN) -m examples.refund_desk.demo
@@ -12,6 +12,9 @@ worker: .venv/embedded.done
 
 test: .venv/dev.done
 	$(RUN) -m pytest -n 3 --dist worksteal
+
+chaos: .venv/dev.done
+	$(RUN) -m tests.chaos --kills 200 --seed 5
 
 check: .venv/dev.done
 	$(RUN) -m ruff check .

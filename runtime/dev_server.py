@@ -59,11 +59,12 @@ DEFAULT_PORTS = Ports(grpc=7233, ui=8233)
 
 @dataclass(frozen=True)
 class DevServer:
-    """A running server. `address` is host:port; `ui_url` has no trailing slash."""
+    """A running server. `address` is host:port; `ui_url` has no trailing slash; `pid` is its process."""
 
     client: Client
     address: str
     ui_url: str
+    pid: int
 
 
 def find_temporal() -> Path:
@@ -101,7 +102,7 @@ async def dev_server(
         process = await _spawn(program, database, ports, dynamic_config, log)
         try:
             client = await _wait_until_ready(process, f"{_HOST}:{ports.grpc}", log)
-            yield DevServer(client, f"{_HOST}:{ports.grpc}", f"http://localhost:{ports.ui}")
+            yield DevServer(client, f"{_HOST}:{ports.grpc}", f"http://localhost:{ports.ui}", process.pid)
         finally:
             await _stop(process)
 
