@@ -12,7 +12,7 @@ from contracts.search_attributes import AGENT_NEEDS_OPERATOR
 from contracts.tools import ToolContract, UndoOutcome, UndoRequest
 from runtime.dev_server import DevServer
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Handle, Harness, calls, failure_of, histories, says, script, state_of
+from tests.support.harness import Handle, Harness, calls, event_of, failure_of, histories, says, script, state_of
 from tests.support.hotel import FAIL_RUN, Hotel, fail, failing_after, hotel_agent
 
 FREE = CompensationRule()
@@ -46,6 +46,9 @@ async def test_an_effect_is_unknown_from_before_its_first_attempt_until_it_is_se
         run = await harness.start({**PROMPT, "options": {"tool_concurrency": "parallel"}})
         for _ in tools:
             await started.get()
+        # Whatever comes meanwhile has the run show itself anew.
+        await run.signal("add_message", {"id": "1", "text": "Well?"})
+        await event_of(run, "message_added")
         in_flight, page = await state_of(run), await ledger(run)
         described = await run.describe()
         go_on.set()
