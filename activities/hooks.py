@@ -51,7 +51,7 @@ class Hooks:
 
     `should_stop` is asked after each reply that calls tools, before the calls are prepared, approved or run. It is
     given the calls with valid arguments and the text that the model said with them, and returns whether the run is to
-    complete here, without them: False, True, or a text that says why.
+    complete here, without them: False or an empty text, True, or a text that says why.
 
     A run keeps the hooks that its agent had when it began: a worker that lacks one leaves the step to other workers.
     Raises ValueError for a timeout that leaves no time.

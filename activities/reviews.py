@@ -58,6 +58,8 @@ def _reason_to_stop(said: object, agent: AgentSpec) -> str | None:
         case bool():
             return "" if said else None
         case str():
+            if not said.strip():
+                return None
             return cut(encodable(said), REASON_MAX_BYTES)
     raise final("InternalError", f"should_stop of agent {agent.name} returned neither a bool nor a text")
 

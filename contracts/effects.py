@@ -65,13 +65,27 @@ class LedgerPage(Record):
     context: ExecutionContext = ExecutionContext()
 
 
+class UndoneSoFar(Record):
+    """What an execution of `CompensateRun` hands on: the latest effects it tried to undo, how many it tried before
+    them, how many are left, and the `before` of the ledger's next page."""
+
+    before: int
+    effects: tuple[EffectRecord, ...]
+    effects_omitted: int
+    effects_left: int
+
+
 class CompensateRunInput(Record):
     """Starts `CompensateRun`: whose effects to undo. Without `run_id` it is the latest execution of that workflow id;
-    `call_ids` restricts it to these calls."""
+    `call_ids` restricts it to these calls.
+
+    `carried` is written by the workflow itself when it continues as new.
+    """
 
     workflow_id: str = Field(min_length=1, max_length=1_000)
     run_id: str | None = Field(default=None, min_length=1, max_length=200)
     call_ids: tuple[str, ...] | None = None
+    carried: UndoneSoFar | None = None
 
 
 class CompensateRunResult(Record):

@@ -19,11 +19,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from activities.tooling import tool
 from contracts.policies import CompensationRule, OutputLimits, RetryRule
 from contracts.tools import ToolContract
 from runtime.dev_server import DevServer
-from tests.support.agents import PROMPT
-from tests.support.harness import CHECKOUT, Harness, event_of, transcript_of
+from tests.support.agents import PROMPT, scripted_agent
+from tests.support.harness import CHECKOUT, Harness, calls, event_of, failure_of, script, transcript_of
 from tests.support.tool_worker import outcomes, outcomes_of, tool_worker
 
 INPUT: dict[str, JsonValue] = {
@@ -213,6 +214,35 @@ async def test_a_call_that_nobody_takes_did_not_run(harness: Harness, elsewhere:
     assert outcome.error is not None
     assert (outcome.error.category, outcome.error.code) == ("unavailable", "no_worker")
     assert [effect.state for effect in result.effects] == ["failed"]
+
+
+async def test_an_undo_elsewhere_at_the_end_of_a_run_and_after_it(harness: Harness, elsewhere: Elsewhere) -> None:
+    """The same request over there, whoever asks: the run at its end, or an operator afterwards."""
+
+    @tool(side_effect="read")
+    def fail() -> str:
+        """Fail."""
+        raise RuntimeError("no")
+
+    contract = remote_write(elsewhere, compensation=CompensationRule())
+    careless = scripted_agent(contract, fail).model_copy(update={"name": "careless"})
+    careful = careless.model_copy(update={"name": "careful", "compensate_on": ("failed",)})
+    run_input = {"prompt": "Go.", "options": {"on_tool_error": "fail_run"}, "context": {"tenant_id": "acme"}}
+    replies = script(calls(("remote_write", {"mode": "fine"})), calls(("fail", {})))
+    async with harness.worker(careless, careful, scripts={"main": replies}):
+        _, partial = await failure_of(await harness.start({"agent": "careful", **run_input}))
+        undone = elsewhere.lines("undo")[-1]["request"]
+        left = await harness.start({"agent": "careless", **run_input})
+        await failure_of(left)
+        again = await (await harness.compensate({"workflow_id": left.id})).result()
+    assert [effect.state for effect in partial.effects] == ["compensated"]
+    assert undone["invocation"]["context"] == {"tenant_id": "acme"}
+    assert undone["invocation"]["idempotency_key"] == partial.tool_results[0].idempotency_key
+    assert undone["outcome"]["data"] == {"rows": 2}
+    assert [(effect.tool, effect.state) for effect in again.effects] == [("remote_write", "compensated")]
+    undone_later = elsewhere.lines("undo")[-1]["request"]
+    assert undone_later["invocation"]["context"] == {"tenant_id": "acme"}
+    assert undone_later["outcome"]["data"] == {"rows": 2}
 
 
 @pytest.mark.parametrize(

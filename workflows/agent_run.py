@@ -199,6 +199,9 @@ class AgentRun:
         return True
 
     def _waiting_for_approval(self, waiting: bool) -> None:
+        if not waiting:
+            # A request that ends with the run's deadline must not end the run as expired.
+            self._interruption.check()
         self._state.status = "waiting_for_approval" if waiting else "running"
         self._visibility.show()
 

@@ -17,17 +17,16 @@ from contracts.effects import (
     EffectRecord,
     LedgerEntry,
     ReadLedgerRequest,
+    UndoneSoFar,
 )
 from contracts.records import MalformedPayload
 from contracts.runs import ErrorType
 from workflows import options as activity_options
 from workflows.doors import NO_PAYLOAD
+from workflows.effects import latest
 from workflows.failures import BUGS, RunFailed, run_failure
 from workflows.shielding import shielded
 from workflows.undoing import undo, undo_request
-
-# What its result lists; an effect's state is in it whole.
-SHOWN_EFFECTS = 1_000
 
 
 @workflow.defn(name="CompensateRun", failure_exception_types=BUGS)
@@ -38,6 +37,8 @@ class CompensateRun:
     def __init__(self) -> None:
         self._run_id = ""
         self._effects: list[EffectRecord] = []
+        self._omitted = 0
+        self._left = 0
         self._is_cancelled = False
 
     @workflow.run
@@ -46,21 +47,47 @@ class CompensateRun:
         wanted = CompensateRunInput(workflow_id="?")
         try:
             wanted = CompensateRunInput.from_wire(raw_input.payload.data)
-            page = await self._read(wanted, None)
+            page = await self._read(wanted, self._resume(wanted))
             while True:
                 await self._compensate(page, wanted)
                 if page.next == 0:
                     break
+                if workflow.info().is_continue_as_new_suggested():
+                    self._continue_as_new(wanted, page.next)
                 page = await self._read(wanted, page.next)
         except MalformedPayload as malformed:
             self._fail(wanted, "InvalidInput", f"the input is not a CompensateRunInput: {malformed}")
         except RunFailed as failed:
             self._fail(wanted, failed.type, failed.message)
-        left = [effect for effect in self._effects if effect.state == "compensation_failed"]
-        if left:
+        if self._left:
+            left = [effect for effect in self._effects if effect.state == "compensation_failed"]
             named = ", ".join(f"{effect.call_id} ({effect.tool})" for effect in left[:10])
-            self._fail(wanted, "CompensationFailed", f"{len(left)} effects could not be undone: {named}")
+            self._fail(wanted, "CompensationFailed", f"{self._left} effects could not be undone: {named}")
         return self._result(wanted)
+
+    def _resume(self, wanted: CompensateRunInput) -> int | None:
+        """Go on where the previous execution stopped: before which entry of the ledger."""
+        carried = wanted.carried
+        if carried is None:
+            return None
+        if workflow.info().continued_run_id is None:
+            raise RunFailed(
+                "InvalidInput", "carried is written by CompensateRun for its own continuation: leave it out"
+            )
+        self._effects, self._omitted = list(carried.effects), carried.effects_omitted
+        self._left = carried.effects_left
+        return carried.before
+
+    def _continue_as_new(self, wanted: CompensateRunInput, before: int) -> NoReturn:
+        """A ledger may be longer than one history takes."""
+        shown = latest(self._effects)
+        carried = UndoneSoFar(
+            before=before,
+            effects=shown,
+            effects_omitted=self._omitted + len(self._effects) - len(shown),
+            effects_left=self._left,
+        )
+        workflow.continue_as_new(wanted.model_copy(update={"run_id": self._run_id, "carried": carried}))
 
     async def _read(self, wanted: CompensateRunInput, before: int | None) -> ClosedLedger:
         run_id = self._run_id or wanted.run_id
@@ -86,6 +113,7 @@ class CompensateRun:
             # An undo that has begun is waited for; after that nothing more is begun.
             undone = await shielded(undo(contract, contract.compensation, request), self._note_cancelled)
             self._effects.append(_settled(entry.effect, undone))
+            self._left += undone.state == "failed"
             if self._is_cancelled:
                 raise asyncio.CancelledError
 
@@ -93,11 +121,10 @@ class CompensateRun:
         self._is_cancelled = True
 
     def _result(self, wanted: CompensateRunInput) -> CompensateRunResult:
+        shown = latest(self._effects)
+        omitted = self._omitted + len(self._effects) - len(shown)
         return CompensateRunResult(
-            workflow_id=wanted.workflow_id,
-            run_id=self._run_id,
-            effects=tuple(self._effects[-SHOWN_EFFECTS:]),
-            effects_omitted=max(0, len(self._effects) - SHOWN_EFFECTS),
+            workflow_id=wanted.workflow_id, run_id=self._run_id, effects=shown, effects_omitted=omitted
         )
 
     def _fail(self, wanted: CompensateRunInput, type: ErrorType, message: str) -> NoReturn:

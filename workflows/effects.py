@@ -1,6 +1,6 @@
 """The effect ledger: what each call that may change the world came to, and what is needed to undo it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from contracts.context import ExecutionContext
 from contracts.effects import Compensation, EffectRecord, EffectState, LedgerEntry, LedgerPage, LedgerQuery
@@ -8,6 +8,10 @@ from contracts.messages import ToolCall
 from contracts.outcomes import ToolOutcome, says_done, says_not_done
 from contracts.tools import ToolContract, ToolInvocation
 from workflows.journal import Journal
+
+# The latest effects that state and results show: so many, in so many bytes of JSON. An undo's text may be long.
+SHOWN_EFFECTS = 1_000
+SHOWN_EFFECTS_MAX_BYTES = 524_288
 
 
 class EffectLedger:
@@ -58,6 +62,11 @@ class EffectLedger:
         return tuple(entry.effect for entry in self._entries.values())
 
     @property
+    def shown(self) -> tuple[EffectRecord, ...]:
+        """The latest effects, in call order, as many as state and result show."""
+        return latest(self.records)
+
+    @property
     def undoable(self) -> tuple[LedgerEntry, ...]:
         """The effects that can still be undone, in call order."""
         return tuple(entry for entry in self._entries.values() if entry.is_undoable)
@@ -86,3 +95,14 @@ class EffectLedger:
         kept = LedgerEntry(effect=effect, invocation=entry.invocation, outcome=entry.outcome)
         # What cannot be undone any more need not be carried along.
         self._entries[call_id] = kept if kept.is_undoable else LedgerEntry(effect=effect)
+
+
+def latest(effects: Sequence[EffectRecord]) -> tuple[EffectRecord, ...]:
+    """The last ones of these, as many as a payload shows."""
+    first, size = len(effects), 0
+    for effect in effects[: -SHOWN_EFFECTS - 1 : -1]:
+        size += len(effect.model_dump_json().encode())
+        if size > SHOWN_EFFECTS_MAX_BYTES:
+            break
+        first -= 1
+    return tuple(effects[first:])

@@ -42,8 +42,6 @@ from workflows.transcript import Transcript
 
 RESULT_TEXT_MAX_BYTES = 262_144
 RESULT_MAX_BYTES = 1_048_576
-# The latest effects that state and result show.
-SHOWN_EFFECTS = 1_000
 
 _FAILURES: Mapping[str, EventType] = {"failed": "run_failed", "timed_out": "run_timed_out"}
 # Calls that failed before their tool, or its schema, had a say.
@@ -199,7 +197,7 @@ class RunState:
             cost=self.spending.cost if self.is_loaded else Cost(),
             model=self.model if self.is_loaded else None,
             limits=self._uses() if self.is_loaded else {},
-            effects=self.effects.records[-SHOWN_EFFECTS:],
+            effects=self.effects.shown,
             last_sequence=self.journal.sequence,
             error=self.error,
             previous_run_id=self.previous_run_id,
@@ -229,7 +227,7 @@ class RunState:
             tool_results_omitted=self.results.omitted + len(self.results.records) - len(records),
             usage=self.spending.usage if self.is_loaded else Usage(),
             cost=self.spending.cost if self.is_loaded else Cost(),
-            effects=self.effects.records[-SHOWN_EFFECTS:],
+            effects=self.effects.shown,
             last_sequence=self.journal.sequence,
             error=self.error,
             stop=self.stop,

@@ -20,6 +20,7 @@ from activities.providers.interface import ModelProvider
 from activities.providers.scripted import Script, Scripted
 from contracts.agents import AgentSpec
 from contracts.approvals import ApprovalRequest
+from contracts.effects import CompensateRunResult
 from contracts.events import Event, EventsPage, EventsQuery
 from contracts.records import Record
 from contracts.runs import AgentRunResult, AgentRunState
@@ -91,6 +92,18 @@ class Harness:
         )
         self._runs.append(handle)
         return handle
+
+    async def compensate(self, wanted: object = None) -> WorkflowHandle[object, CompensateRunResult]:
+        """Start `CompensateRun` as an operator would: with JSON, or with nothing at all."""
+        undoing = await self.client.start_workflow(
+            "CompensateRun",
+            args=[] if wanted is None else [wanted],
+            id=f"compensate-{uuid.uuid4().hex[:12]}",
+            task_queue=self.task_queue,
+            result_type=CompensateRunResult,
+        )
+        self.track(undoing.id)
+        return undoing
 
     def track(self, workflow_id: str) -> Handle:
         """Replay a run, too, that was started by other means."""
