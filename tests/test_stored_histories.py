@@ -24,10 +24,12 @@ from tests.histories.stored import FILES, HISTORIES, digest, load, scenario_of
 from tests.support.tool_worker import texts_in
 from workflows.agent_run import AgentRun
 from workflows.carry import Carry
+from workflows.compensate_run import CompensateRun
 
 # Over all files with a label. A new label brings a new line; a line that is here never changes.
 DIGESTS = {
     "2026-11-30": "37a63593fbbca74cd28170d2cfa5953c22e5928bb7f99c08d751a2171d2e5d1b",
+    "2026-12-01": "6efc28269b0ba19c1662fa93a386adc6b493a74ee90a2d278696eda503352741",
 }
 # How a process and its machine are named, and where files are on one.
 SOMEBODYS = re.compile(r"\d@\S|127\.0\.0\.1|localhost|site-packages|(?<![\w.])/(tmp|work|home|root|usr|opt|var|Users)/")
@@ -39,7 +41,9 @@ def name_of(file: Path) -> str:
 
 
 async def replay(history: WorkflowHistory) -> None:
-    replayer = Replayer(workflows=[AgentRun], workflow_runner=sandboxed_runner(), data_converter=data_converter)
+    replayer = Replayer(
+        workflows=[AgentRun, CompensateRun], workflow_runner=sandboxed_runner(), data_converter=data_converter
+    )
     await replayer.replay_workflow(history)
 
 

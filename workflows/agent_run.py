@@ -67,9 +67,11 @@ class AgentRun:
         """A run is its story, whatever the story comes to, and then what has to be done before it may end."""
         try:
             ending = await ending_of(self._story(raw_input.payload.data), self._interruption)
-            await compensate(self._state, ending, self._interruption)
+            await compensate(self._state, ending, self._interruption, self._visibility)
         except Exception as error:  # noqa: BLE001 - any bug must end the run by name, or its task is retried for ever
             ending = bug(error)
+        # Of a run that failed before it had a state, somebody may be waiting outside.
+        self._doors.open()
         return await self._end(ending)
 
     # -- the story -------------------------------------------------------------------------------------------------
@@ -124,9 +126,9 @@ class AgentRun:
     async def _next_reply(self) -> ModelReply | Stop:
         """What to act on next: the reply whose round the previous execution left open, or a new one."""
         state = self._state
-        self._interruption.check()
         if state.open_reply is not None:
             return state.open_reply
+        self._interruption.check()
         if workflow.info().is_continue_as_new_suggested():
             await self._continue_as_new()
         check_room()
@@ -150,6 +152,7 @@ class AgentRun:
             if not begun:
                 self._open_round(reply)
             tool_round.admit(begun, state.carried_answers)
+            self._interruption.check()
             while not (await tool_round.consent(state.can_carry) and await tool_round.execute(self._may_leave)):
                 state.carried_answers = tool_round.carried()
                 await self._continue_as_new()

@@ -10,12 +10,17 @@ from workflows.interruption import Interruption
 from workflows.run_state import RunState
 from workflows.shielding import shielded
 from workflows.undoing import undo, undo_request
+from workflows.visibility import Visibility
 
 
-async def compensate(state: RunState, ending: Ending, interruption: Interruption) -> None:
+async def compensate(state: RunState, ending: Ending, interruption: Interruption, visibility: Visibility) -> None:
     """Undo what the agent, or the run's options, want undone after such an end. No cancellation stops it."""
     if not state.is_loaded or ending.status not in state.compensate_on:
         return
+    # Nobody is asked for anything any more.
+    state.approvals.withdraw()
+    state.status = "running"
+    visibility.show()
     for entry in reversed(state.effects.undoable):
         contract = state.agent.tool(entry.effect.tool)
         # What failed for good within the run is an operator's: an undo that may have happened is not guessed at again.

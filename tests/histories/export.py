@@ -12,13 +12,13 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from runtime.dev_server import dev_server, free_ports
-from tests.histories import consent, effects, rounds
+from tests.histories import consent, effects, endings, rounds
 from tests.histories.stored import HISTORIES, digest
 from tests.support.harness import Handle, Harness, histories
 
 Scenario = Callable[[Harness], Awaitable[Handle]]
-SCENARIOS: Sequence[Scenario] = (*rounds.SCENARIOS, *effects.SCENARIOS, *consent.SCENARIOS)
-CHAINS: Sequence[Scenario] = consent.CHAINS
+SCENARIOS: Sequence[Scenario] = (*rounds.SCENARIOS, *effects.SCENARIOS, *consent.SCENARIOS, *endings.SCENARIOS)
+CHAINS: Sequence[Scenario] = (*consent.CHAINS, *endings.CHAINS)
 # Chains are of several executions, each of them small.
 IMPATIENT = {"limit.historyCount.suggestContinueAsNew": "20"}
 # What tells servers, workers and requests apart, and says nothing of the run: no replay reads it. Whatever names a

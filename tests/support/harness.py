@@ -27,6 +27,7 @@ from contracts.transcripts import TranscriptPage, TranscriptQuery
 from runtime.serving import agent_worker, sandboxed_runner
 from tests.support.waiting import eventually
 from workflows.agent_run import AgentRun
+from workflows.compensate_run import CompensateRun
 
 R = TypeVar("R", bound=Record)
 Handle = WorkflowHandle[object, AgentRunResult]
@@ -100,7 +101,7 @@ class Harness:
     async def check_histories(self) -> None:
         """Replay every execution of every run, and see that no workflow task of theirs ever failed."""
         replayer = Replayer(
-            workflows=[AgentRun],
+            workflows=[AgentRun, CompensateRun],
             workflow_runner=sandboxed_runner(),
             data_converter=self.client.data_converter,
         )
