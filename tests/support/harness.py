@@ -118,10 +118,13 @@ class Harness:
             workflow_runner=sandboxed_runner(),
             data_converter=self.client.data_converter,
         )
+        await replayer.replay_workflows(self._histories())
+
+    async def _histories(self) -> AsyncIterator[WorkflowHistory]:
         for run in self._runs:
             for history in await histories(self.client, run.id):
                 assert (mishap := failed_task(history)) is None, f"a workflow task of {run.id} failed: {mishap}"
-                await replayer.replay_workflow(history)
+                yield history
 
 
 def failed_task(history: WorkflowHistory) -> str | None:
