@@ -27,10 +27,11 @@ from runtime.dev_server import DevServer
 from tests.conftest import on_free_ports
 from tests.support.agents import scripted_agent
 from tests.support.harness import Handle, Harness, events_of, histories, state_of, transcript_of
+from tests.support.waiting import eventually
 from workflows.carry import Carry
 
-SEEDS = range(4)
-ROUNDS = 7
+SEEDS = range(2)
+ROUNDS = 6
 # Five events are the least that a model call takes, so that a run is asked to go on elsewhere at almost every step.
 EVENTS = "13"
 # What differs between any two runs.
@@ -164,12 +165,17 @@ class Told:
 
 
 async def decide_everything(run: Handle) -> None:
-    """Deny one call in three, one after the other, until the run is over."""
-    while (state := await state_of(run)).status in ("created", "running", "waiting_for_approval"):
+    """Deny one call in three, one after the other, until the run is over. Every answer must come."""
+
+    async def is_over() -> bool:
+        state = await state_of(run)
         for pending in state.pending_approvals:
             denied = int(pending.call_id.removeprefix("call_")) % 3 == 0
             decision = {"approval_id": pending.approval_id, "resolution": "denied" if denied else "approved"}
             await run.execute_update("decide", {**decision, "by": "ann", "action_digest": pending.action_digest})
+        return state.status not in ("created", "running", "waiting_for_approval")
+
+    await eventually(is_over)
 
 
 async def told(corner: Harness, seed: int) -> Told:
@@ -258,7 +264,8 @@ async def test_a_run_leaves_between_the_calls_of_one_reply(restless: DevServer) 
     async with corner.worker(agent, providers={"once": Once()}):
         run = await corner.start({"agent": "tester", "prompt": "Book twelve."})
         result = await run.result()
-    answered = [len(carry.answers) for carry in carries(await histories(restless.client, run.id))]
+    given = carries(await histories(restless.client, run.id))
+    answered = [len(carry.answers) for carry in given if carry.open_reply]
     assert answered == sorted(answered)
     assert len([number for number in answered if 0 < number < 12]) > 2
     assert world.made == [(f"call_{number}", 1) for number in range(1, 13)]

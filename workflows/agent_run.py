@@ -214,7 +214,9 @@ class AgentRun:
     # -- the next execution ----------------------------------------------------------------------------------------
 
     def _may_leave(self) -> bool:
-        """Whether to go on in a new execution between two calls, if the state fits."""
+        """Whether to go on in a new execution between two calls, if the state fits. Raises CancelledError where no call
+        may begin any more: a decision that comes together with a cancellation would let one."""
+        self._interruption.check()
         state = self._state
         suggested = state.behaviour >= LEAVES_BETWEEN_CALLS and workflow.info().is_continue_as_new_suggested()
         return suggested and state.can_carry()

@@ -26,7 +26,8 @@ async def ending_of(story: Coroutine[Any, Any, None], interruption: Interruption
     try:
         await interruption.watch_over(story)
     except RunFailed as failed:
-        return failure_of(failed)
+        # Once it is being stopped, it does not matter what else it came to.
+        return failure_of(failed) if interruption.reason is None else _interrupted(interruption)
     except (asyncio.CancelledError, FailureError) as error:
         if is_cancelled_exception(error):
             return _interrupted(interruption)

@@ -78,6 +78,8 @@ class ModelCalls:
             try:
                 return await self._call(self._state.model)
             except _NotNow as failed:
+                # A call that fails as the run is being stopped has nothing of that in its error.
+                self._interruption.check()
                 if self._fall_back(failed.failure):
                     waits = 0
                 elif failed.wait is not None and waits < WAITS_IN_A_ROW:

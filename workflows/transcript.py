@@ -69,17 +69,17 @@ class Transcript:
 
     def latest(self, max_bytes: int) -> "Transcript":
         """The transcript with its oldest messages left behind: the prompt, in the place of the last of them, and whole
-        exchanges after it, about `max_bytes` as JSON in all. Itself, where nothing can be left."""
+        exchanges after it, about `max_bytes` as JSON in all but at least one. Itself, where nothing can be left."""
         prompt = self.prompt
         start, size = len(self._messages), self._sizes[prompt]
         for at in range(len(self._messages) - 1, prompt + 1, -1):
             size += self._sizes[at]
-            if size > max_bytes:
+            if size > max_bytes and start < len(self._messages):
                 break
             # An answer does not stand without its call.
             if self._messages[at].role != "tool":
                 start = at
-        if start < prompt + 2 or start == len(self._messages):
+        if start == len(self._messages):
             return self
         kept = [self._messages[prompt], *self._messages[start:]]
         return Transcript(kept, self.first + start - 1)
