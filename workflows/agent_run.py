@@ -8,8 +8,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from contracts.activities import (
-    LEAVES_BETWEEN_CALLS,
-    LEAVES_THE_OLDEST,
     AgentActivities,
     LoadAgentRequest,
     LoadedAgent,
@@ -32,21 +30,21 @@ from contracts.runs import (
 )
 from contracts.transcripts import TranscriptPage, TranscriptQuery
 from workflows import options as activity_options
-from workflows.carry import CARRY_MAX_BYTES, LATEST_MAX_BYTES
 from workflows.compensation import compensate
+from workflows.continuation import Continuation
 from workflows.doors import NO_PAYLOAD, Doors
 from workflows.endings import Ending, bug, ending_of
 from workflows.failures import BUGS, RunFailed, run_failure
-from workflows.history import check_room, is_full
+from workflows.history import check_room
 from workflows.identity import of_this_run
 from workflows.interruption import Interruption
 from workflows.model_calls import ModelCalls
 from workflows.opening import check_options, first_call, opening_messages, read_input, refuse_cron
 from workflows.reviews import reviewed
 from workflows.run_state import RunState
+from workflows.showing import result_of, view_of
 from workflows.stopping import stop_before
 from workflows.tool_round import Answer, ToolRound
-from workflows.transcript import Transcript
 from workflows.visibility import Visibility
 
 UNKNOWN_TOOLS_IN_A_RUN = 3
@@ -61,6 +59,7 @@ class AgentRun:
         self._state = RunState()
         self._visibility = Visibility(self._state)
         self._interruption = Interruption()
+        self._continuation = Continuation(self._state, self._interruption)
         self._doors = Doors(self._state, self._interruption, self._visibility)
 
     @workflow.run
@@ -131,7 +130,7 @@ class AgentRun:
             return state.open_reply
         self._interruption.check()
         if workflow.info().is_continue_as_new_suggested():
-            await self._continue_as_new()
+            await self._continuation.leave()
         check_room()
         reply = await ModelCalls(state, self._interruption).next_reply()
         self._interruption.check()
@@ -154,9 +153,11 @@ class AgentRun:
                 self._open_round(reply)
             tool_round.admit(begun, state.carried_answers)
             self._interruption.check()
-            while not (await tool_round.consent(state.can_carry) and await tool_round.execute(self._may_leave)):
+            while not (
+                await tool_round.consent(state.can_carry) and await tool_round.execute(self._continuation.may_leave)
+            ):
                 state.carried_answers = tool_round.carried()
-                await self._continue_as_new()
+                await self._continuation.leave()
                 self._interruption.check()
         except (Exception, asyncio.CancelledError):
             # Not for what else ends a coroutine: the round goes on in the next execution, or in another worker.
@@ -211,39 +212,6 @@ class AgentRun:
         if self._state.unknown_tools > UNKNOWN_TOOLS_IN_A_RUN:
             raise RunFailed("ModelBehaviour", "the model keeps asking for tools that do not exist")
 
-    # -- the next execution ----------------------------------------------------------------------------------------
-
-    def _may_leave(self) -> bool:
-        """Whether to go on in a new execution between two calls, if the state fits. Raises CancelledError where no call
-        may begin any more: a decision that comes together with a cancellation would let one."""
-        self._interruption.check()
-        state = self._state
-        suggested = state.behaviour >= LEAVES_BETWEEN_CALLS and workflow.info().is_continue_as_new_suggested()
-        return suggested and state.can_carry()
-
-    async def _continue_as_new(self) -> None:
-        """Go on in a new execution, if the state fits into its input. A transcript only grows: one that did not fit is
-        not packed again, and the run goes on in this execution while it can. When that is full, the oldest messages
-        are left behind."""
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        self._interruption.check()
-        state = self._state
-        if state.can_carry():
-            self._leave_with(state.transcript)
-            state.too_large_to_carry = True
-        if state.behaviour >= LEAVES_THE_OLDEST and is_full():
-            for max_bytes in LATEST_MAX_BYTES:
-                self._leave_with(state.transcript.latest(max_bytes))
-
-    def _leave_with(self, transcript: Transcript) -> None:
-        carried = self._state.carry(transcript).pack()
-        if len(carried) <= CARRY_MAX_BYTES:
-            workflow.continue_as_new(
-                AgentRunInput(agent=self._state.agent.name, carried=carried),
-                # A run stays with its worker's version. Here nothing will be replayed: it moves to the current one.
-                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
-            )
-
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def _end(self, ending: Ending) -> AgentRunResult:
@@ -255,11 +223,11 @@ class AgentRun:
             if await self._interruption.confirmed():
                 raise asyncio.CancelledError
             reason = "the run was stopped by cancel_run, but the server could not be asked to cancel it"
-            raise ApplicationError(reason, state.result(), type="InternalError", non_retryable=True)
+            raise ApplicationError(reason, result_of(state), type="InternalError", non_retryable=True)
         await self._interruption.handlers_finished()
         if ending.error is None:
-            return state.result()
-        raise ApplicationError(ending.error.message, state.result(), type=ending.error.type, non_retryable=True)
+            return result_of(state)
+        raise ApplicationError(ending.error.message, result_of(state), type=ending.error.type, non_retryable=True)
 
     # -- signals and updates ---------------------------------------------------------------------------------------
 
@@ -285,7 +253,7 @@ class AgentRun:
     @workflow.query
     def state(self) -> AgentRunState:
         """Where the run is."""
-        return self._state.view()
+        return view_of(self._state)
 
     @workflow.query
     def agent(self) -> AgentSpec:
@@ -295,7 +263,7 @@ class AgentRun:
     @workflow.query
     def result(self) -> AgentRunResult:
         """The result so far; of a run that has ended, what it ended with."""
-        return self._state.result()
+        return result_of(self._state)
 
     @workflow.query
     def ledger(self, raw_query: RawValue = NO_PAYLOAD) -> LedgerPage:

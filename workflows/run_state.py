@@ -16,16 +16,12 @@ from contracts.models import Cost
 from contracts.projection import audit, model_text
 from contracts.runs import (
     AgentRunInput,
-    AgentRunResult,
-    AgentRunState,
-    LimitUse,
     RunError,
     RunOptions,
     RunStatus,
     Stop,
     ToolResultRecord,
 )
-from contracts.text import cut, json_size
 from workflows.approval_gate import ApprovalGate
 from workflows.carry import CARRY_RAW_MAX_BYTES, CarriedAnswer, Carry
 from workflows.effects import EffectLedger
@@ -36,12 +32,9 @@ from workflows.inbox import Inbox
 from workflows.journal import Journal
 from workflows.limits import Limits
 from workflows.spending import Spending
-from workflows.tool_results import MOST_RECORDS, ToolResults
+from workflows.tool_results import ToolResults
 from workflows.tool_round import Answer
 from workflows.transcript import Transcript
-
-RESULT_TEXT_MAX_BYTES = 262_144
-RESULT_MAX_BYTES = 1_048_576
 
 _FAILURES: Mapping[str, EventType] = {"failed": "run_failed", "timed_out": "run_timed_out"}
 # Calls that failed before their tool, or its schema, had a say.
@@ -184,61 +177,6 @@ class RunState:
             truncated=truncated,
         )
         self.results.add(record, outcome)
-
-    def view(self) -> AgentRunState:
-        """Answer of the query `state`."""
-        return AgentRunState(
-            status=self.status,
-            revision=self.journal.sequence,
-            round=self.limits.rounds if self.is_loaded else 0,
-            agent=self.agent.name if self.is_loaded else None,
-            pending_approvals=self.approvals.pending,
-            usage=self.spending.usage if self.is_loaded else Usage(),
-            cost=self.spending.cost if self.is_loaded else Cost(),
-            model=self.model if self.is_loaded else None,
-            limits=self._uses() if self.is_loaded else {},
-            effects=self.effects.shown,
-            last_sequence=self.journal.sequence,
-            error=self.error,
-            previous_run_id=self.previous_run_id,
-        )
-
-    def result(self) -> AgentRunResult:
-        """What the run ends with, bounded in total: one that does not fit would keep the run from ending at all."""
-        for texts_max_bytes in (RESULT_TEXT_MAX_BYTES, 16_384, 1_024):
-            for most_records in (MOST_RECORDS, 100, 10, 0):
-                result = self._result(texts_max_bytes, most_records)
-                if len(result.model_dump_json().encode()) <= RESULT_MAX_BYTES:
-                    return result
-        return result
-
-    def _result(self, texts_max_bytes: int, most_records: int) -> AgentRunResult:
-        info = workflow.info()
-        records = self.results.records[-most_records:] if most_records else ()
-        return AgentRunResult(
-            workflow_id=info.workflow_id,
-            run_id=info.run_id,
-            status=self.status,
-            text=cut(self.text, texts_max_bytes),
-            output=self.output if json_size(self.output) <= texts_max_bytes else None,
-            finish_reason=self.finish_reason,
-            rounds=self.limits.rounds if self.is_loaded else 0,
-            tool_results=records,
-            tool_results_omitted=self.results.omitted + len(self.results.records) - len(records),
-            usage=self.spending.usage if self.is_loaded else Usage(),
-            cost=self.spending.cost if self.is_loaded else Cost(),
-            effects=self.effects.shown,
-            last_sequence=self.journal.sequence,
-            error=self.error,
-            stop=self.stop,
-        )
-
-    def _uses(self) -> dict[str, LimitUse]:
-        uses = {**self.limits.uses(), **self.spending.uses()}
-        if self.deadline is not None:
-            used, most = workflow.now() - self.started_at, self.deadline - self.started_at
-            uses["deadline_seconds"] = LimitUse(used=used.total_seconds(), max=most.total_seconds())
-        return uses
 
     def can_carry(self) -> bool:
         """Whether packing the state is worth trying: it costs time in the workflow task, and may not fit."""

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from pydantic import JsonValue
 from temporalio import workflow
 
 from contracts.agents import AgentSpec
-from contracts.approvals import ApprovalRequest, RecordedDecision, action_digest
+from contracts.approvals import ApprovalRequest, RecordedDecision
 from contracts.context import ExecutionContext, subject_id
 from contracts.idempotency import approval_id, idempotency_key
-from contracts.messages import InvalidToolCall, ProposedCall, ToolCall
+from contracts.messages import InvalidToolCall, ProposedCall
 from contracts.outcomes import ErrorCategory, ToolErrorInfo, ToolOutcome, failure
-from contracts.pointers import NotThere, at, scalar_text
 from contracts.runs import RunOptions
-from contracts.tools import ToolContract, ToolInvocation
+from contracts.tools import ToolInvocation
 from workflows.approval_gate import ApprovalGate
 from workflows.attempts import Attempts
 from workflows.carry import CarriedAnswer
@@ -25,6 +23,7 @@ from workflows.effects import EffectLedger
 from workflows.failures import RunFailed
 from workflows.history import check_room
 from workflows.journal import Journal
+from workflows.planned_calls import PlannedCall, expected_version
 
 # Calls that run side by side: the server allows 2,000 pending activities, and their results share one history.
 MOST_IN_FLIGHT = 32
@@ -41,19 +40,6 @@ class Answer:
     outcome: ToolOutcome
     duration: timedelta = timedelta(0)
     idempotency_key: str | None = None
-
-
-@dataclass(frozen=True)
-class _PlannedCall:
-    """A call with the contract it runs under."""
-
-    call: ToolCall
-    contract: ToolContract
-    expected_resource_version: str | None
-
-    @property
-    def action_digest(self) -> str:
-        return action_digest(self.contract.name, self.contract.version, self.call.arguments)
 
 
 class RoundContext(Protocol):
@@ -85,7 +71,7 @@ class ToolRound:
         self._approvals = state.approvals
         self._effects = state.effects
         self._on_waiting = on_waiting
-        self._planned: list[_PlannedCall] = []
+        self._planned: list[PlannedCall] = []
         self._answers: dict[str, Answer] = {}
         self._cancelled = False
         info = workflow.info()
@@ -153,7 +139,7 @@ class ToolRound:
         """One answer a call, in call order, with `unanswered` for those that were not run."""
         return [self._answers.get(call.call_id, Answer(call, unanswered)) for call in self._calls]
 
-    def _admit(self, call: ProposedCall, begun: bool) -> _PlannedCall | None:
+    def _admit(self, call: ProposedCall, begun: bool) -> PlannedCall | None:
         if isinstance(call, InvalidToolCall):
             issues = "; ".join(map(str, call.issues))
             if not begun:
@@ -175,12 +161,12 @@ class ToolRound:
         if not begun:
             self._journal.record("tool_proposed", call_id=call.call_id, tool=call.tool)
         try:
-            return _PlannedCall(call, contract, _expected_version(contract, call.arguments))
+            return PlannedCall(call, contract, expected_version(contract, call.arguments))
         except ValueError as missing:
             self._answers[call.call_id] = Answer(call, failure("invalid_input", str(missing)))
             return None
 
-    def _request(self, plan: _PlannedCall) -> ApprovalRequest:
+    def _request(self, plan: PlannedCall) -> ApprovalRequest:
         now = workflow.now()
         seconds = self._options.approval_expires_seconds or self._agent.approval_expires_seconds
         expires_at = now + timedelta(seconds=seconds)
@@ -205,7 +191,7 @@ class ToolRound:
             context=shown,
         )
 
-    def _refuse(self, plan: _PlannedCall, decision: RecordedDecision) -> None:
+    def _refuse(self, plan: PlannedCall, decision: RecordedDecision) -> None:
         expired = decision.resolution == "expired"
         what = "expired, not run" if expired else f"denied by {decision.by}, not run"
         told = failure("permission_denied", f"{what}: {decision.reason}".rstrip(": "), code=decision.resolution)
@@ -215,10 +201,10 @@ class ToolRound:
         if on_refusal == "fail_run":
             raise RunFailed("ApprovalExpired" if expired else "ApprovalDenied", f"{plan.call.tool}: {what}")
 
-    def _groups(self, plans: Sequence[_PlannedCall]) -> Iterable[Sequence[_PlannedCall]]:
+    def _groups(self, plans: Sequence[PlannedCall]) -> Iterable[Sequence[PlannedCall]]:
         """What runs side by side. `auto`: neighbours without effect together, each call with an effect by itself, in
         the model's order, so that a read after a write sees what was written."""
-        group: list[_PlannedCall] = []
+        group: list[PlannedCall] = []
         for plan in plans:
             alone = self._options.tool_concurrency == "sequential" or (
                 self._options.tool_concurrency == "auto" and plan.contract.has_effect
@@ -233,7 +219,7 @@ class ToolRound:
         if group:
             yield group
 
-    async def _execute(self, plan: _PlannedCall) -> None:
+    async def _execute(self, plan: PlannedCall) -> None:
         call, contract = plan.call, plan.contract
         key = idempotency_key(self._chain, call.call_id, contract.name, contract.version, call.arguments)
         invocation = ToolInvocation(
@@ -258,7 +244,7 @@ class ToolRound:
             self._effects.settle(call, outcome, attempts.compensation)
         self._record(plan, Answer(call, outcome, workflow.now() - started, key))
 
-    def _record(self, plan: _PlannedCall, answer: Answer) -> None:
+    def _record(self, plan: PlannedCall, answer: Answer) -> None:
         call, outcome = plan.call, answer.outcome
         self._answers[call.call_id] = answer
         milliseconds = round(answer.duration.total_seconds() * 1000)
@@ -275,7 +261,7 @@ class ToolRound:
                 message=error.message if error else "",
             )
 
-    def _check_after(self, group: Sequence[_PlannedCall]) -> None:
+    def _check_after(self, group: Sequence[PlannedCall]) -> None:
         if self._cancelled:
             raise asyncio.CancelledError("the run was cancelled")
         self._fail_on_error(self._answers[plan.call.call_id] for plan in group)
@@ -286,19 +272,3 @@ class ToolRound:
                 if not answer.outcome.ok:
                     error = answer.outcome.error or ToolErrorInfo(category="internal")
                     raise RunFailed("ToolFailed", f"{answer.call.tool}: {error.category}: {error.message}")
-
-
-def _expected_version(contract: ToolContract, arguments: JsonValue) -> str | None:
-    """The resource version that a call expects. Raises ValueError where its contract requires one and it gives none."""
-    rule = contract.resource_version
-    if rule is None:
-        return None
-    try:
-        expected = scalar_text(at(rule.argument, arguments))
-    except NotThere:
-        if rule.require_expected:
-            raise ValueError(f"tool invocation requires an expected resource version at {rule.argument}") from None
-        return None
-    if expected is None and rule.require_expected:
-        raise ValueError(f"expected resource version must be a scalar value, at {rule.argument}")
-    return expected
