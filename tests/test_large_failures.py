@@ -1,6 +1,8 @@
 """R-33: an error whose text is megabytes long is cut before it is raised; its type and its retry mark survive."""
 
 import pytest
+from temporalio.api.failure.v1 import Failure
+from temporalio.client import WorkflowHistory
 from temporalio.exceptions import ApplicationError
 
 from activities.providers.interface import Completion, CompletionRequest, ModelFailure, Publish, to_nobody
@@ -26,6 +28,16 @@ def chained(depth: int) -> RuntimeError:
         except RuntimeError as caught:
             error = caught
     return error
+
+
+def first_failure(history: WorkflowHistory) -> Failure:
+    """What the first attempt of the one repeated activity failed with."""
+    (failure,) = [
+        event.activity_task_started_event_attributes.last_failure
+        for event in history.events
+        if event.activity_task_started_event_attributes.attempt == 2
+    ]
+    return failure
 
 
 async def test_r33_whatever_a_tool_raises_is_short_in_history_and_for_the_model(
@@ -75,11 +87,7 @@ async def test_r33_a_page_of_5_mb_from_a_provider_is_a_short_passing_failure(har
     assert (result.status, result.text, len(server.requests)) == ("completed", "Back.", 2)
     (history,) = await histories(harness.client, run.id)
     assert attempts(history, "call_model") == [2]
-    (last,) = [
-        event.activity_task_started_event_attributes.last_failure
-        for event in history.events
-        if event.activity_task_started_event_attributes.attempt == 2
-    ]
+    last = first_failure(history)
     assert last.application_failure_info.type == "ModelUnavailable"
     assert not last.application_failure_info.non_retryable
     assert "answered 500" in last.message
@@ -117,6 +125,10 @@ async def test_r33_a_model_of_somebody_elses_that_fails_at_length_is_asked_again
     assert (result.status, result.text) == ("completed", "Back.")
     (history,) = await histories(harness.client, run.id)
     assert attempts(history, "call_model") == [2]
+    # What is too long the server cuts by itself, and takes the type away.
+    last = first_failure(history)
+    assert last.application_failure_info.type == "ModelUnavailable"
+    assert last.ByteSize() < 5_000
     assert max(event.ByteSize() for event in history.events) < 20_000
 
 

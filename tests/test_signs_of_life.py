@@ -226,6 +226,36 @@ async def test_r29_megabytes_of_progress_are_cut(harness: Harness) -> None:
     assert attempts((await histories(harness.client, run.id))[0], "talkative") == [1]
 
 
+async def test_of_many_reports_only_one_in_an_interval_is_passed_on(harness: Harness) -> None:
+    reports: asyncio.Queue[float] = asyncio.Queue()
+    rule = HeartbeatRule(timeout=60, minimum_interval=3_600)
+
+    @tool(side_effect="read", heartbeat=rule, lost_after=5, retry=ONCE)
+    async def busy(invocation: ToolInvocation) -> str:
+        """Report what it is told to."""
+        while (progress := await reports.get()) < 1:
+            invocation.heartbeat(progress)
+        return "done"
+
+    async with tool_worker(harness, busy):
+        run = await harness.start(PROMPT)
+
+        async def shown() -> bytes | None:
+            for pending in (await run.describe()).raw_description.pending_activities:
+                if pending.activity_type.name == "busy" and pending.heartbeat_details.payloads:
+                    return pending.heartbeat_details.payloads[0].data
+            return None
+
+        reports.put_nowait(0.25)
+        assert await eventually(shown) == b"0.25"
+        for _ in range(100):
+            reports.put_nowait(0.75)
+        await beat_times(run, "busy", 2)
+        assert await shown() == b"0.25"
+        reports.put_nowait(1.0)
+        await run.result()
+
+
 # -- the beat dies with the work ---------------------------------------------------------------------------------------
 
 
