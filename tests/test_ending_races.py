@@ -81,7 +81,7 @@ class Desk:
         def book(name: str) -> str:
             """Book."""
             self.booked[name] += 1
-            if name.startswith("approval"):
+            if name.startswith("approval") and name in self.reached:
                 self.reached[name].set()
             return "booked"
 
@@ -171,7 +171,7 @@ class Race:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     return "the run is closed"
                 # A task that was to close the run is made again, since something came in between: nobody took it yet.
-                if error.status != RPCStatusCode.FAILED_PRECONDITION:
+                if error.status != RPCStatusCode.FAILED_PRECONDITION or "task failure" not in error.message:
                     raise
             else:
                 return None
