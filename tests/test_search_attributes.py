@@ -18,7 +18,7 @@ from runtime.dev_server import DevServer
 from runtime.search_attributes import register
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, says, script
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 NAMES = frozenset(key.name for key in ALL)
 
@@ -105,7 +105,8 @@ async def test_runs_of_a_namespace_that_lacks_one_go_without_it_and_no_task_of_t
     harness = Harness(client)
     async with harness.worker(scripted_agent(), scripts={"main": script(says("Done."))}):
         run = await harness.start(PROMPT)
-        assert (await run.result()).text == "Done."
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await run.result()).text == "Done."
     shown = {pair.key.name: pair.value for pair in (await run.describe()).typed_search_attributes}
     assert shown["AgentStatus"] == "completed"
     assert "AgentRounds" not in shown

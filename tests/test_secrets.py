@@ -9,9 +9,12 @@ from pydantic import JsonValue
 from activities.providers.chat_completions import ChatCompletions
 from activities.providers.http_model import HttpModel
 from activities.tooling import tool
+from contracts.outcomes import ToolOutcome
+from contracts.policies import CompensationRule
+from contracts.tools import UndoOutcome, UndoRequest
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import Harness, failure_of, histories
+from tests.support.harness import Harness, calls, failure_of, histories, script
 
 KEY = "sk-test-TOKEN-9-do-not-leak"
 
@@ -88,3 +91,38 @@ async def test_retry_after_is_a_durable_wait(harness: Harness) -> None:
     waited = started[-1].event_time.ToSeconds() - scheduled[-1].event_time.ToSeconds()
     assert started[-1].activity_task_started_event_attributes.attempt == 2
     assert waited >= 2
+
+
+async def test_a_compensation_token_is_where_the_undo_needs_it_and_nowhere_that_people_look(harness: Harness) -> None:
+    """It travels in payloads, from the call that made it to its undo: not in names, attributes, failures or queries."""
+    token = "ctok-TEST-TOKEN-9"
+
+    @tool(side_effect="write", compensation=CompensationRule(max_attempts=1))
+    def book() -> ToolOutcome:
+        """Book."""
+        return ToolOutcome(ok=True, text="booked", compensation_token=token)
+
+    taken: list[str | None] = []
+
+    @book.undo
+    def give_back(request: UndoRequest) -> UndoOutcome:
+        taken.append(request.compensation_token)
+        raise RuntimeError("the desk is closed")
+
+    agent = scripted_agent(book, look, max_rounds=1).model_copy(update={"compensate_on": ("failed",)})
+    async with harness.worker(agent, scripts={"main": script(calls(("book", {})), calls(("look", {})))}):
+        run = await harness.start(PROMPT)
+        error, _ = await failure_of(run)
+        shown = [await run.query(query) for query in ("state", "result", "events", "transcript")]
+        described = (await run.describe()).raw_description
+    assert taken == [token]
+    assert error.type == "MaxRoundsExceeded"
+    assert token not in f"{error.message} {error.details} {shown}"
+    assert token.encode() not in described.SerializeToString()
+    (history,) = await histories(harness.client, run.id)
+    holding = [
+        (event.WhichOneof("attributes") or "").removesuffix("_event_attributes")
+        for event in history.events
+        if token.encode() in event.SerializeToString()
+    ]
+    assert holding == ["activity_task_completed", "activity_task_scheduled"]
