@@ -1,6 +1,7 @@
 """Whatever ends a run at the same moment, it ends once, says so consistently, and is cleaned up exactly once."""
 
 import asyncio
+import json
 import logging
 import random
 from collections import Counter
@@ -9,13 +10,19 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, UpdateWorkflowExecutionLifecycleStage
 from temporalio.api.update.v1 import UpdateRef, WaitPolicy
 from temporalio.api.workflowservice.v1 import PollWorkflowExecutionUpdateRequest
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHistory,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
@@ -55,6 +62,11 @@ RACES = 50
 DEADLINE_SECONDS = 4
 KINDS = ("reply", "approval", "tool", "deadline")
 ENDS = {"run_completed", "run_failed", "run_cancelled", "run_timed_out"}
+ALLOWED = {
+    "created": {"running", "cancelled"},
+    "running": {"waiting_for_approval", "completed", "failed", "cancelled", "timed_out"},
+    "waiting_for_approval": {"running", "failed", "cancelled", "timed_out"},
+}
 REFUSALS = {"cancel_refused", "approval_refused"}
 
 
@@ -278,8 +290,19 @@ async def agrees_with_history(corner: Harness, racer: Race, status: str) -> None
     if status == "timed_out":
         assert racer.deadline is not None
         assert all(moment >= racer.deadline for moment in requested), racer.name
+    # From one status to the next as requirement 115 allows it, the last one being how it ended.
+    shown = ["created", *statuses(history)]
+    assert all(after in ALLOWED[before] for before, after in pairwise(shown)), f"{racer.name}: {shown}"
+    assert shown[-1] == status, racer.name
     closed = EventType.Name(history.events[-1].event_type).removeprefix("EVENT_TYPE_WORKFLOW_EXECUTION_")
     assert closed == {"completed": "COMPLETED", "cancelled": "CANCELED"}.get(status, "FAILED"), racer.name
+
+
+def statuses(history: WorkflowHistory) -> list[str]:
+    """The statuses that a run showed, in order."""
+    upserts = [event.upsert_workflow_search_attributes_event_attributes for event in history.events]
+    fields = [upsert.search_attributes.indexed_fields for upsert in upserts]
+    return [json.loads(each["AgentStatus"].data) for each in fields if "AgentStatus" in each]
 
 
 @pytest.mark.parametrize("kind", KINDS)
