@@ -16,8 +16,8 @@ TABLES = [
 ROWS = [row for row in TABLES if row[0].isdecimal()]
 # Those of no item, without the heads of the tables.
 OTHER_ROWS = [row for row in TABLES if not row[0].isdecimal() and row[0] not in ("item", "what", "---")]
-# Sections A to G, I, J and L, of K what concerns tools and models: without 54, 55, 114 and 159 to 162, which this version
-# leaves out.
+# Sections A to G, I, J and L, of K what concerns tools and models: without 54, 55, 114 and 159 to 162, which this
+# version leaves out.
 ITEMS = [
     *(item for item in range(1, 128) if item not in (54, 55, 114)),
     *(item for item in range(145, 174) if item not in range(159, 163)),
