@@ -141,6 +141,7 @@ async def test_r47_replay_a_restart_and_queries_count_nothing_twice(
         for _ in range(5):
             assert (await state_of(run), await page_of(run)) == (state, page)
         assert (spans.counted(), lines(caplog)) == told
+    assert state.last_sequence == page.events[-1].sequence == result.last_sequence
     (history,) = await histories(harness.client, run.id)
 
     # What the activities say is exact. What the SDK's interceptor says of the workflow's side, `StartActivity:...`,
