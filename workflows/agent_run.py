@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from contracts.activities import (
     AgentActivities,
@@ -72,7 +72,13 @@ class AgentRun:
             ending = bug(error)
         # Of a run that failed before it had a state, somebody may be waiting outside.
         self._doors.open()
-        return await self._end(ending)
+        try:
+            return await self._end(ending)
+        except FailureError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above; a result that cannot be made is no detail
+            message = f"{type(error).__name__} at the end of the run"
+            raise ApplicationError(message, type="InternalError", non_retryable=True) from None
 
     # -- the story -------------------------------------------------------------------------------------------------
 
