@@ -6,12 +6,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
 from runtime.converter import data_converter
 from runtime.dev_server import DevServer, dev_server, free_ports
 from runtime.settings import StartupError
 from tests.support.harness import Harness
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("steadyhand", deadline=None)
+settings.load_profile("steadyhand")
 
 
 @asynccontextmanager

@@ -200,7 +200,7 @@ async def told(corner: Harness, seed: int) -> Told:
 def plain(value: JsonValue) -> JsonValue:
     """A value without what differs between any two runs."""
     if isinstance(value, dict):
-        own = {"workflow_id", "run_id", "idempotency_key", "last_sequence", *OWN}
+        own = {"workflow_id", "run_id", "trace_id", "idempotency_key", "last_sequence", *OWN}
         return {name: plain(each) for name, each in value.items() if name not in own}
     return [plain(each) for each in value] if isinstance(value, list) else value
 

@@ -236,7 +236,7 @@ async def test_an_undo_elsewhere_at_the_end_of_a_run_and_after_it(harness: Harne
         await failure_of(left)
         again = await (await harness.compensate({"workflow_id": left.id})).result()
     assert [effect.state for effect in partial.effects] == ["compensated"]
-    assert undone["invocation"]["context"] == {"tenant_id": "acme"}
+    assert undone["invocation"]["context"]["tenant_id"] == "acme"
     assert undone["invocation"]["idempotency_key"] == partial.tool_results[0].idempotency_key
     assert undone["outcome"]["data"] == {"rows": 2}
     assert [(effect.tool, effect.state) for effect in again.effects] == [("remote_write", "compensated")]

@@ -61,6 +61,7 @@ def bookkeeping_agent(paid: list[str], wording: str) -> AgentSpec:
         max_rounds=BLOCKS + 1,
         tool_output=OutputLimits(max_tokens=1_000_000),
         max_tool_calls=BLOCKS + 1,
+        deadline_seconds=2_592_000,
     )
 
 
