@@ -241,7 +241,7 @@ async def test_an_undo_elsewhere_at_the_end_of_a_run_and_after_it(harness: Harne
     assert undone["outcome"]["data"] == {"rows": 2}
     assert [(effect.tool, effect.state) for effect in again.effects] == [("remote_write", "compensated")]
     undone_later = elsewhere.lines("undo")[-1]["request"]
-    assert undone_later["invocation"]["context"] == {"tenant_id": "acme"}
+    assert undone_later["invocation"]["context"]["tenant_id"] == "acme"
     assert undone_later["outcome"]["data"] == {"rows": 2}
 
 
