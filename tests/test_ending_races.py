@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -22,6 +23,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHistory,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -173,12 +175,16 @@ class Race:
         await eventually(is_over)
 
     async def update(self, name: str, argument: dict[str, str]) -> str | None:
-        """Send an update; why it was not taken, or None."""
+        """Send an update; why it was not taken, or None. One whose answer was lost is asked about by its id."""
+        id = uuid.uuid4().hex
         while True:
             try:
-                await self.run.execute_update(name, argument)
+                await self.run.execute_update(name, argument, id=id, rpc_timeout=timedelta(seconds=10))
             except WorkflowUpdateFailedError as error:
                 return str(error.cause)
+            except WorkflowUpdateRPCTimeoutOrCancelledError as lost:
+                if isinstance(lost.__cause__, asyncio.CancelledError):
+                    raise
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     return "the run is closed"

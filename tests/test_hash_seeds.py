@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 from tests.support.worker_process import worker_process
 
 APP = "tests.apps.uncached"
-RUNS = 3
+RUNS = 2
 
 
 async def waits_for_consent(run: Handle) -> bool:
