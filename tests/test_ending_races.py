@@ -176,10 +176,10 @@ class Race:
 
     async def update(self, name: str, argument: dict[str, str]) -> str | None:
         """Send an update; why it was not taken, or None. One whose answer was lost is asked about by its id."""
-        id = uuid.uuid4().hex
+        update_id = uuid.uuid4().hex
         while True:
             try:
-                await self.run.execute_update(name, argument, id=id, rpc_timeout=timedelta(seconds=10))
+                await self.run.execute_update(name, argument, id=update_id, rpc_timeout=timedelta(seconds=10))
             except WorkflowUpdateFailedError as error:
                 return str(error.cause)
             except WorkflowUpdateRPCTimeoutOrCancelledError as lost:
