@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test check worker chaos
+.PHONY: demo test check worker chaos long
 
 demo: .venv/embedded.done
 	@$(RUN) -m examples.refund_desk.demo
@@ -12,7 +12,11 @@ worker: .venv/embedded.done
 
 # Each run imports the workflow's modules anew: with their bytecode cached that is a tenth of a second less.
 test: .venv/dev.done
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 3 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 3 --dist worksteal -m "not long"
+
+# Long runs, large histories, races by the hundred.
+long: .venv/dev.done
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 3 --dist worksteal -m long
 
 chaos: .venv/dev.done
 	$(RUN) -m tests.chaos --kills 200 --seed 5

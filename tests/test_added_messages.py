@@ -185,6 +185,7 @@ def signalled(events: Iterable[HistoryEvent]) -> bool:
     return any(event.HasField("workflow_execution_signaled_event_attributes") for event in events)
 
 
+@pytest.mark.long
 async def test_a_cancellation_while_a_run_continues_as_new_again_and_again_is_not_lost(short_harness: Harness) -> None:
     model = Listener(rounds=200)
     async with short_harness.worker(listening_agent(worker_tool()), providers={"listener": model}):

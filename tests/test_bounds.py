@@ -86,6 +86,7 @@ async def test_an_outcome_that_contradicts_itself_is_a_failure(harness: Harness,
     assert not partial.tool_results[0].truncated
 
 
+@pytest.mark.long
 async def test_a_hundred_reads_of_a_quarter_megabyte_in_one_batch(harness: Harness) -> None:
     @tool(side_effect="read")
     def block() -> str:

@@ -197,6 +197,7 @@ async def test_a_run_that_had_nothing_to_undo_is_compensated_at_once(harness: Ha
     assert (result.workflow_id, result.effects) == (run.id, ())
 
 
+@pytest.mark.long
 async def test_a_long_ledger_is_undone_page_by_page_and_execution_by_execution(impatient: DevServer) -> None:
     """40 effects with 30 KB of arguments each: three pages, and more than one history of this server takes."""
     harness, hotel = Harness(impatient.client), Hotel(undo_fails=2)

@@ -205,6 +205,7 @@ def plain(value: JsonValue) -> JsonValue:
     return [plain(each) for each in value] if isinstance(value, list) else value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_run_that_continues_as_new_everywhere_comes_to_the_same(
     server: DevServer, restless: DevServer, seed: int

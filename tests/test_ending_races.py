@@ -312,6 +312,7 @@ def statuses(history: WorkflowHistory) -> list[str]:
     return [json.loads(each["AgentStatus"].data) for each in fields if "AgentStatus" in each]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 async def test_clean_up_happens_exactly_once_in_every_race(
     server: DevServer, caplog: pytest.LogCaptureFixture, kind: str

@@ -3,6 +3,8 @@
 import asyncio
 from functools import partial
 
+import pytest
+
 from contracts.search_attributes import AGENT_PENDING_APPROVALS
 from runtime.dev_server import DevServer
 from tests.apps.uncached import NAMES
@@ -24,6 +26,7 @@ async def approve(run: Handle) -> None:
     await run.signal("resolve_approval", {"approval_id": request.approval_id, "resolution": "approved", "by": "ann"})
 
 
+@pytest.mark.long
 async def test_eight_calls_a_round_are_replayed_by_workers_that_order_sets_differently(
     harness: Harness, server: DevServer
 ) -> None:

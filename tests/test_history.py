@@ -142,6 +142,7 @@ async def test_limits_are_not_reset_by_continuing_as_new(short_harness: Harness)
     assert (error.type, partial.rounds) == ("MaxRoundsExceeded", 25)
 
 
+@pytest.mark.long
 async def test_a_state_too_large_to_carry_goes_on_in_its_execution(short_harness: Harness) -> None:
     """36 results of 64 KB that do not compress: more than one payload takes, far less than one history takes."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from temporalio.client import WorkflowHistory
 
 from activities.tooling import ToolError, tool
@@ -191,6 +192,7 @@ async def test_an_undo_at_the_end_is_given_the_outcome_as_the_run_has_it(harness
     assert len(request.model_dump_json()) < OUTCOME_MAX_BYTES + 10_000
 
 
+@pytest.mark.long
 async def test_a_hundred_and_fifty_effects_are_undone_in_reverse_and_the_result_still_fits(
     impatient: DevServer,
 ) -> None:

@@ -126,6 +126,7 @@ async def test_r20_rounds_go_on_after_an_approval_and_another_worker(harness: Ha
     assert illegality(messages) is None
 
 
+@pytest.mark.long
 async def test_r20_nothing_is_counted_anew_after_continuing_as_new(impatient: DevServer) -> None:
     """Failures of a tool, rounds, and the deadline: a request of a later execution expires at the first one's."""
     harness = Harness(impatient.client)

@@ -48,6 +48,7 @@ class Looking:
         return Completion("Seen.") if seen == CALLS else Completion("", (RawToolCall("look", f'{{"number": {seen}}}'),))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [200_000, 800_000])
 async def test_r35_a_hundred_calls_after_a_long_conversation(server: DevServer, size: int) -> None:
     harness = Harness(server.client)

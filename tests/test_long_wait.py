@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
+import pytest
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -87,6 +88,7 @@ async def looked_at(run: Handle) -> AsyncIterator[None]:
         over.set()
 
 
+@pytest.mark.long
 async def test_it_finishes_as_it_was_started(skipping: WorkflowEnvironment) -> None:
     harness = Harness(skipping.client)
     model, paid = Bookkeeper(), list[str]()

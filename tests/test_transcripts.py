@@ -4,6 +4,7 @@ import base64
 import json
 import random
 
+import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.providers.interface import Completion, CompletionRequest, Publish, RawToolCall, to_nobody
@@ -147,6 +148,7 @@ class BlockReader:
         return Completion("", tuple(RawToolCall("read_block", json.dumps({"number": number})) for number in wanted))
 
 
+@pytest.mark.long
 async def test_a_run_whose_history_is_full_goes_on_without_its_oldest_messages(harness: Harness) -> None:
     agent = scripted_agent(read_block, max_rounds=ROUNDS, max_tool_calls=ROUNDS * CALLS).model_copy(
         update={"model": "reader:main", "tool_output": OutputLimits(max_bytes=1_000_000, max_tokens=1_000_000)}
