@@ -22,6 +22,7 @@ class ApprovalGate:
         self._journal = journal
         self._pending: dict[str, ApprovalRequest] = {}
         self._decided: dict[str, RecordedDecision] = {}
+        self._is_closed = False
 
     @property
     def pending(self) -> tuple[ApprovalRequest, ...]:
@@ -83,6 +84,10 @@ class ApprovalGate:
             raise DecisionRefused(str(refusal)) from None
         return self._settle(request, decision.resolution, decision.by, decision.reason)
 
+    def close(self) -> None:
+        """Take no decision any more: the run is being stopped."""
+        self._is_closed = True
+
     def withdraw(self) -> None:
         """Close what is still open because the run ends."""
         self._pending.clear()
@@ -92,6 +97,8 @@ class ApprovalGate:
         return f"waiting for approval: {', '.join(request.tool for request in self.pending)}"[:200]
 
     def _request_for(self, decision: ApprovalDecision) -> ApprovalRequest:
+        if self._is_closed:
+            raise DecisionRefused("the run is being stopped")
         decided = self._decided.get(decision.approval_id)
         if decided is not None:
             raise DecisionRefused(f"{decision.approval_id} is already {decided.resolution} by {decided.by}")

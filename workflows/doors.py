@@ -114,6 +114,7 @@ class Doors:
         state.journal.record("cancel_accepted", reason=state.cancel_reason)
         accepted = CancelAccepted(revision=state.journal.sequence, reason=state.cancel_reason)
         self._interruption.cancel()
+        state.approvals.close()
         # The run stops at once; that it ends as Canceled is the server's to say.
         try:
             await workflow.execute_activity_method(CancelActivities.request_cancel, **activity_options.CANCEL)
