@@ -70,6 +70,14 @@ ALLOWED = {
     "waiting_for_approval": {"running", "failed", "cancelled", "timed_out"},
 }
 REFUSALS = {"cancel_refused", "approval_refused"}
+ASKED_AGAIN = {
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.ABORTED,
+}
 
 
 @dataclass
@@ -188,8 +196,9 @@ class Race:
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     return "the run is closed"
-                # A task that was to close the run is made again, since something came in between: nobody took it yet.
-                if error.status != RPCStatusCode.FAILED_PRECONDITION or "task failure" not in error.message:
+                # A task that was to close the run is made again, since something came in between, or the server is
+                # busy: whether it was taken is asked again, by its id.
+                if error.status not in ASKED_AGAIN:
                     raise
             else:
                 return None
