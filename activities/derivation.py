@@ -10,7 +10,8 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import SchemaError
 
-from activities.schemas import FORMATS, LISTED, NAMED, SINGLE, SchemaRefused, check_schema
+from activities.formats import FORMATS
+from activities.schemas import LISTED, NAMED, SINGLE, SchemaRefused, check_schema
 from contracts.tools import ToolInvocation
 
 # What pydantic writes that no validator enforces. The Python type still checks it when the tool is called.

@@ -16,6 +16,7 @@ from jsonschema.protocols import Validator as JsonSchemaValidator
 from jsonschema.validators import extend
 from pydantic import JsonValue
 
+from activities.formats import FORMAT_CHECKER
 from activities.verdicts import listed, short, shown
 
 # A step is about one keyword applied to one value, 2 to 5 microseconds. Enough for 256 KiB of numbers.
@@ -179,13 +180,12 @@ def _pattern(_: JsonSchemaValidator, pattern: str, value: JsonValue, schema: obj
 
 
 def _format(validator: JsonSchemaValidator, name: str, value: JsonValue, schema: object) -> Iterator[ValidationError]:
-    checker = Draft202012Validator.FORMAT_CHECKER
     if not isinstance(value, str):
         return
     _check_length(value, f"format {shown(name)}")
     _spend(len(value) // _CHARACTERS_PER_STEP)
     try:
-        checker.check(value, name)
+        FORMAT_CHECKER.check(value, name)
     # The checkers are other people's parsers, and the text is a model's: whatever they stumble over is not valid.
     except (FormatError, ArithmeticError, ValueError, TypeError, LookupError, RecursionError):
         yield ValidationError("format")

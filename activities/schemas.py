@@ -19,6 +19,7 @@ from jsonschema.protocols import Validator as JsonSchemaValidator
 from pydantic import JsonValue
 from referencing import Registry
 
+from activities.formats import FORMAT_CHECKER, FORMATS
 from activities.keywords import Budget, ExactValidator, Unjudged
 from activities.verdicts import escaped, pointer, short, shown, told
 from contracts.canonical import canonical_json
@@ -28,8 +29,6 @@ from contracts.messages import ArgumentIssue
 SCHEMA_MAX_DEPTH = 32
 SCHEMA_MAX_BYTES = 65_536
 MOST_ISSUES = 20
-# The formats that are really checked: those whose library is installed.
-FORMATS = frozenset(Draft202012Validator.FORMAT_CHECKER.checkers)
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ANNOTATIONS = frozenset(
@@ -209,5 +208,5 @@ def _compiled(text: str) -> Validator:
             # Where it is written, the library would go on with its own keywords instead of ours.
             part.pop("$schema", None)
     # A registry of its own without a retriever: the library's default one fetches over HTTP.
-    compiled = ExactValidator(schema, registry=Registry(), format_checker=Draft202012Validator.FORMAT_CHECKER)
+    compiled = ExactValidator(schema, registry=Registry(), format_checker=FORMAT_CHECKER)
     return Validator(schema, compiled, places)

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from pydantic import JsonValue
 
-from activities.schemas import FORMATS, MOST_ISSUES, SCHEMA_MAX_DEPTH, SchemaRefused, check_schema, compile_schema
+from activities.formats import FORMATS
+from activities.schemas import MOST_ISSUES, SCHEMA_MAX_DEPTH, SchemaRefused, check_schema, compile_schema
 
 Schema = dict[str, JsonValue]
 
@@ -238,6 +239,16 @@ def test_a_value_too_deep_to_check_is_an_issue() -> None:
         ({"pattern": r"^[$]\$$"}, "$$", True),
         ({"format": "date-time"}, "zz", False),
         ({"format": "uri"}, "not a uri", False),
+        ({"format": "uri"}, "urn:a\n", False),
+        ({"format": "uri"}, "urn:é", False),
+        ({"format": "iri"}, "urn:é\U0001f600", True),
+        ({"format": "iri"}, "é:a", False),
+        ({"format": "iri"}, "http://[é]/", False),
+        ({"format": "iri"}, "urn:\ufdd0", False),
+        ({"format": "iri"}, "urn:a?\ue000#a", True),
+        ({"format": "iri"}, "urn:a#?\ue000", False),
+        ({"format": "iri"}, "/é", False),
+        ({"format": "iri-reference"}, "/é?é#é", True),
         ({"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "integer"}}, {"b": "x"}, False),
         ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"x-a": 1}, True),
         ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"y": 1}, False),

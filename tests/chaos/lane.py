@@ -12,8 +12,6 @@ from tests.support.waiting import eventually
 from tests.support.worker_process import WorkerProcess, worker_process
 
 APP = "tests.chaos.app"
-# Of the seconds that a worker needs to start, most go into a grammar for a kind of schema that no tool here has.
-_QUICKER = Path(__file__).parent / "without_iris"
 KILLED = -9
 # On a machine that does much else.
 STARTS_WITHIN_SECONDS = 120.0
@@ -39,7 +37,7 @@ class Lane:
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[WorkerProcess]:
         """A worker process for this queue, until the block ends."""
-        environment = {"CHAOS_WORLD": self.world.path, "PYTHONPATH": str(_QUICKER)}
+        environment = {"CHAOS_WORLD": self.world.path}
         async with worker_process(APP, self.harness.task_queue, self.server.address, environment) as worker:
             yield worker
 
