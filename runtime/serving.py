@@ -8,6 +8,7 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+import workflows
 from activities.catalog import Catalog
 from activities.delta_sinks import DeltaSink, Posted
 from activities.in_flight import InFlight
@@ -29,8 +31,16 @@ from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 from workflows.compensate_run import CompensateRun
 
-# Data and pure functions: importing them anew for each run would cost time and guard against nothing.
-_PASSED_THROUGH = ("contracts", "pydantic", "pydantic_core", "annotated_types")
+_WORKFLOWS: tuple[type, ...] = (AgentRun, CompensateRun)
+# The sandbox imports anew for each run, and for each replay, what is not named here: more time than all else that a
+# short run takes. What is named must keep no state and reach for nothing outside, see tests/test_boundaries.py.
+_PASSED_THROUGH = (
+    *("contracts", "pydantic", "pydantic_core", "annotated_types"),
+    *sorted(
+        {module.name for module in iter_modules(workflows.__path__, "workflows.")}
+        - {each.__module__ for each in _WORKFLOWS}
+    ),
+)
 # How long a run's next step, or a query, waits for a worker that was killed. Temporal's default is 10 s.
 _STICKY_TIMEOUT = timedelta(seconds=2)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -141,7 +151,7 @@ async def agent_worker(
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentRun, CompensateRun],
+        workflows=_WORKFLOWS,
         activities=activities.all(),
         workflow_runner=sandboxed_runner(),
         deployment_config=_pinning(version) if version else None,

@@ -1,6 +1,7 @@
 """R-18. Whatever is wrong in workflow code, no workflow task is tried again and again: what was asked fails by name."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -134,7 +135,7 @@ async def used(run: Handle) -> str:
         return (error.cause.type if isinstance(error.cause, ApplicationError) else None) or repr(error.cause)
 
 
-# A bug whose function was to await another leaves that one behind.
+# A bug whose function was to await another leaves that one behind, to be collected before the next test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_bug_in_any_function_of_the_workflow_ends_the_run_by_name_or_fails_what_was_asked(
     harness: Harness,
@@ -155,6 +156,7 @@ async def test_a_bug_in_any_function_of_the_workflow_ends_the_run_by_name_or_fai
             return place, kind, await used(run), await tasks_tried_again(run)
 
         ends = await asyncio.gather(*(end_of(number, place) for number, place in enumerate(places)))
+    gc.collect()
     assert [end for end in ends if end[3]] == []
     # Where Temporal enters what is wrong, a second net catches it and names the exception's class.
     by_second_net = [place for place, kind, end, _ in ends if end == kind]

@@ -17,7 +17,7 @@ MESSAGE_MAX_BYTES = 2_000
 
 # Bugs of these classes fail a run by name even where no `except` of ours is reached. `Exception` is not listed:
 # it would also end every waiting run at a nondeterministic deploy, which must only pause them.
-BUGS: list[type[BaseException]] = [
+BUGS: tuple[type[BaseException], ...] = (
     ValueError,
     TypeError,
     LookupError,
@@ -26,7 +26,7 @@ BUGS: list[type[BaseException]] = [
     RuntimeError,
     ArithmeticError,
     OSError,
-]
+)
 
 
 class RunFailed(Exception):

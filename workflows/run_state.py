@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from pydantic import JsonValue
 from temporalio import workflow
@@ -36,7 +37,7 @@ from workflows.tool_results import ToolResults
 from workflows.tool_round import Answer
 from workflows.transcript import Transcript
 
-_FAILURES: Mapping[str, EventType] = {"failed": "run_failed", "timed_out": "run_timed_out"}
+_FAILURES: Mapping[str, EventType] = MappingProxyType({"failed": "run_failed", "timed_out": "run_timed_out"})
 # Calls that failed before their tool, or its schema, had a say.
 _TURNED_AWAY = frozenset({"not_started", "stopped", "denied", "expired", "unknown_tool", "truncated_reply"})
 

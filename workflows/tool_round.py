@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Protocol
 
 from temporalio import workflow
@@ -29,7 +30,7 @@ from workflows.planned_calls import PlannedCall, expected_version
 MOST_IN_FLIGHT = 32
 
 # What the model reads of a call that was turned away before it could run; all others were not understood.
-_CATEGORY: Mapping[str, ErrorCategory] = {"unknown_tool": "not_found", "denied": "permission_denied"}
+_CATEGORY: Mapping[str, ErrorCategory] = MappingProxyType({"unknown_tool": "not_found", "denied": "permission_denied"})
 
 
 @dataclass(frozen=True)
