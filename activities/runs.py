@@ -68,6 +68,8 @@ class _Held:
         return self.digests[count - self.start - 1] if self.start < count <= self.count else None
 
     def first(self, count: int) -> "_Held":
+        if count == self.count:
+            return self
         held = max(0, count - self.start)
         messages = self.messages[:held]
         size = sum(len(message_text(message)) for message in messages)
