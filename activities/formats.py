@@ -21,7 +21,6 @@ _ENCODED = "%20"
 
 FORMAT_CHECKER = FormatChecker(())
 FORMAT_CHECKER.checkers.update(Draft202012Validator.FORMAT_CHECKER.checkers)
-FORMATS = frozenset({*FORMAT_CHECKER.checkers, "iri", "iri-reference"})
 
 
 def _matches(text: object, rule: str) -> bool:
@@ -61,3 +60,6 @@ def is_iri(text: object) -> bool:
 def is_iri_reference(text: object) -> bool:
     """RFC 3987: `IRI-reference`."""
     return _matches(_as_uri(text), "URI_reference")
+
+
+FORMATS = frozenset(FORMAT_CHECKER.checkers)

@@ -31,14 +31,14 @@ from runtime.settings import Settings, StartupError
 from workflows.agent_run import AgentRun
 from workflows.compensate_run import CompensateRun
 
-_WORKFLOWS: tuple[type, ...] = (AgentRun, CompensateRun)
+WORKFLOWS: tuple[type, ...] = (AgentRun, CompensateRun)
 # The sandbox imports anew for each run, and for each replay, what is not named here: more time than all else that a
 # short run takes. What is named must keep no state and reach for nothing outside, see tests/test_boundaries.py.
 _PASSED_THROUGH = (
     *("contracts", "pydantic", "pydantic_core", "annotated_types"),
     *sorted(
         {module.name for module in iter_modules(workflows.__path__, "workflows.")}
-        - {each.__module__ for each in _WORKFLOWS}
+        - {each.__module__ for each in WORKFLOWS}
     ),
 )
 # How long a run's next step, or a query, waits for a worker that was killed. Temporal's default is 10 s.
@@ -151,7 +151,7 @@ async def agent_worker(
     worker = Worker(
         client,
         task_queue=task_queue,
-        workflows=_WORKFLOWS,
+        workflows=WORKFLOWS,
         activities=activities.all(),
         workflow_runner=sandboxed_runner(),
         deployment_config=_pinning(version) if version else None,

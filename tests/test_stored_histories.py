@@ -18,13 +18,11 @@ from temporalio.workflow import NondeterminismError
 
 from contracts.agents import AgentSpec
 from runtime.converter import data_converter
-from runtime.serving import sandboxed_runner
+from runtime.serving import WORKFLOWS, sandboxed_runner
 from tests.histories.export import CHAINS, SCENARIOS
 from tests.histories.stored import FILES, HISTORIES, digest, load, scenario_of
 from tests.support.tool_worker import texts_in
-from workflows.agent_run import AgentRun
 from workflows.carry import Carry
-from workflows.compensate_run import CompensateRun
 
 # Over all files with a label. A new label brings a new line; a line that is here never changes.
 DIGESTS = {
@@ -41,9 +39,7 @@ def name_of(file: Path) -> str:
 
 
 async def replay(history: WorkflowHistory) -> None:
-    replayer = Replayer(
-        workflows=[AgentRun, CompensateRun], workflow_runner=sandboxed_runner(), data_converter=data_converter
-    )
+    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=sandboxed_runner(), data_converter=data_converter)
     await replayer.replay_workflow(history)
 
 

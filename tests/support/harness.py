@@ -25,10 +25,8 @@ from contracts.events import Event, EventsPage, EventsQuery
 from contracts.records import Record
 from contracts.runs import AgentRunResult, AgentRunState
 from contracts.transcripts import TranscriptPage, TranscriptQuery
-from runtime.serving import agent_worker, sandboxed_runner
+from runtime.serving import WORKFLOWS, agent_worker, sandboxed_runner
 from tests.support.waiting import eventually
-from workflows.agent_run import AgentRun
-from workflows.compensate_run import CompensateRun
 
 R = TypeVar("R", bound=Record)
 Handle = WorkflowHandle[object, AgentRunResult]
@@ -114,7 +112,7 @@ class Harness:
     async def check_histories(self) -> None:
         """Replay every execution of every run, and see that no workflow task of theirs ever failed."""
         replayer = Replayer(
-            workflows=[AgentRun, CompensateRun],
+            workflows=WORKFLOWS,
             workflow_runner=sandboxed_runner(),
             data_converter=self.client.data_converter,
         )
