@@ -1,8 +1,6 @@
 """What a worker refuses to start with, in one line that names the mistake."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +14,7 @@ from contracts.agents import AgentSpec
 from contracts.models import ModelSettings
 from contracts.tools import ToolContract
 from tests.support.agents import scripted_agent
-from tests.support.harness import CHECKOUT
+from tests.support.worker_start import start_worker
 
 
 @tool(side_effect="read")
@@ -156,14 +154,7 @@ def test_the_worker_names_file_line_and_mistake_in_one_line(
     tmp_path: Path, source: str, line: int, mistake: str
 ) -> None:
     (tmp_path / "wrong_app.py").write_text(source)
-    finished = subprocess.run(
-        [sys.executable, "worker.py", "--app", "wrong_app"],
-        cwd=CHECKOUT,
-        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = start_worker("--app", "wrong_app", environment={"PYTHONPATH": str(tmp_path)})
     assert finished.returncode == 2
     (complaint,) = finished.stderr.splitlines()
     assert complaint.startswith(f"worker: {tmp_path / 'wrong_app.py'}:{line}: ")

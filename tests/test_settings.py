@@ -1,10 +1,9 @@
 """What is wrong with the set-up is said at the start, in one line each, without showing a secret."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from temporalio.common import WorkerDeploymentVersion
@@ -13,8 +12,8 @@ from runtime.connection import connect
 from runtime.dev_server import dev_server, find_temporal, free_ports
 from runtime.provider_settings import provider_settings
 from runtime.settings import Settings, StartupError
+from tests.support.worker_start import start_worker
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 SECRET = "sk-not-to-be-shown"
 BAD_DEPLOYMENTS = ("a.b", "a:b", "__a", " a", "a\n", "a\x00b", "\udc80", "\u00e4" * 128)
 BAD_BUILDS = (" 1", "1\n2", "\udc80", "1" * 256)
@@ -22,21 +21,13 @@ BAD_BUILDS = (" 1", "1\n2", "\udc80", "1" * 256)
 NOWHERE = "127.0.0.1:1"
 
 
-def run_worker(
-    *arguments: str, cwd: Path = CHECKOUT, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("TEMPORAL_", "STEADYHAND_", "OPENAI_", "ANTHROPIC_", "OPENROUTER_"))
-        and not name.endswith("_BASE_URL")
-    }
-    variables = {**own, "TEMPORAL_ADDRESS": NOWHERE, "OPENAI_API_KEY": SECRET, **(environment or {})}
-    command = [sys.executable, str(CHECKOUT / "worker.py"), *arguments]
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=60)
+def run_worker(*arguments: str, environment: Mapping[str, str] | None = None) -> CompletedProcess[str]:
+    """A worker that knows of no server and has a key."""
+    variables = {"TEMPORAL_ADDRESS": NOWHERE, "OPENAI_API_KEY": SECRET, **(environment or {})}
+    return start_worker(*arguments, environment=variables)
 
 
-def complaints(finished: subprocess.CompletedProcess[str]) -> list[str]:
+def complaints(finished: CompletedProcess[str]) -> list[str]:
     """The lines of a start that failed as it should."""
     assert finished.returncode == 2, finished.stderr
     assert finished.stdout == ""

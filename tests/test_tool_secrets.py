@@ -2,10 +2,7 @@
 
 import asyncio
 import logging
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,10 @@ from contracts.policies import CompensationRule, HeartbeatRule, RetryRule
 from contracts.tools import Reconciliation, ToolInvocation, UndoOutcome, UndoRequest
 from runtime.settings import StartupError, tool_settings
 from tests.support.agents import PROMPT
-from tests.support.harness import CHECKOUT, Harness, attempts, histories
+from tests.support.harness import Harness, attempts, histories
 from tests.support.tool_worker import outcomes, outcomes_of, texts_in, texts_in_history, tool_worker
 from tests.support.waiting import eventually
+from tests.support.worker_start import start_worker
 
 # With what JSON escapes, and the beginning of another one.
 SECRET = 'TEST-TOKEN-9"\\é'
@@ -293,13 +291,6 @@ def pay(invocation: ToolInvocation) -> None:
 agent = AgentSpec(name="payer", instructions="Pay.", model="scripted:examples/refund_desk/script.json", tools=(pay,))
 """
     )
-    own = {name: text for name, text in os.environ.items() if not name.startswith(("TEMPORAL_", "STEADYHAND_"))}
-    finished = subprocess.run(
-        [sys.executable, str(CHECKOUT / "worker.py"), "--app", "payer"],
-        env={**own, "PYTHONPATH": str(tmp_path), "SHOP_KEY": SECRET},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    finished = start_worker("--app", "payer", environment={"PYTHONPATH": str(tmp_path), "SHOP_KEY": SECRET})
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == "worker: tool pay: set BANK_KEY\n"
