@@ -4,7 +4,6 @@ request that a provider would refuse."""
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -18,6 +17,7 @@ from tests.providers.chat_chunks import chunk, streamed
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, Streamed, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, attempts, events_of, failure_of, histories
+from tests.support.loopback import loopback_client
 
 ran: list[str] = []
 
@@ -69,7 +69,7 @@ def calling(
 @asynccontextmanager
 async def served(harness: Harness, *replies: Response) -> AsyncIterator[RecordedConversation]:
     played = RecordedConversation(replies)
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "any-key-at-all")
         async with harness.worker(AGENT, providers={"openai": model}):
             yield played

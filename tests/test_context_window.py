@@ -4,7 +4,6 @@ import asyncio
 import threading
 from typing import Any
 
-import httpx
 from pydantic import JsonValue
 
 from activities.catalog import Catalog
@@ -22,6 +21,7 @@ from runtime.serving import agent_worker
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import CHECKOUT, Harness, failure_of, says, script, transcript_of
+from tests.support.loopback import loopback_client
 
 ROUNDS = 8
 
@@ -51,7 +51,7 @@ def last_sent(server: ModelServer) -> list[Any]:
 
 async def test_a_run_goes_on_past_its_window_and_each_request_is_legal(harness: Harness) -> None:
     replies = [*map(looking, range(ROUNDS)), chat_reply({"content": "Nothing anywhere."})]
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with harness.worker(agent(1_700), providers={"openai": model}):
             run = await harness.start(PROMPT)
@@ -70,7 +70,7 @@ async def test_a_run_goes_on_past_its_window_and_each_request_is_legal(harness: 
 
 async def test_the_prompt_stays_where_rounds_are_left_out(harness: Harness) -> None:
     replies = [*map(looking, range(ROUNDS)), chat_reply({"content": "Nothing anywhere."})]
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with harness.worker(agent(950), providers={"openai": model}):
             await (await harness.start(PROMPT)).result()
@@ -80,7 +80,7 @@ async def test_the_prompt_stays_where_rounds_are_left_out(harness: Harness) -> N
 
 
 async def test_what_cannot_fit_ends_the_run_by_name_before_the_model_is_asked(harness: Harness) -> None:
-    async with ModelServer([]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([]) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with harness.worker(agent(300), providers={"openai": model}):
             error, _ = await failure_of(await harness.start({"agent": "tester", "prompt": "word " * 400}))
@@ -96,7 +96,7 @@ def broken(text: str) -> int:
 
 async def test_a_counter_that_fails_ends_the_run_by_name_before_the_model_is_asked(harness: Harness) -> None:
     catalog = Catalog([agent(300)], counters=[TokenCounter("openai:", broken)])
-    async with ModelServer([]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([]) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}):
             error, _ = await failure_of(await harness.start(PROMPT))
@@ -131,7 +131,7 @@ async def test_a_counter_that_takes_its_time_keeps_no_other_run_waiting(harness:
         return 1
 
     catalog = Catalog([agent(10_000)], counters=[TokenCounter("openai:", thorough)])
-    async with ModelServer([chat_reply({"content": "Done."})]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([chat_reply({"content": "Done."})]) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "key")
         async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}):
             assert (await (await harness.start(PROMPT)).result()).text == "Done."

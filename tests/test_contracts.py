@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-import httpx
 import pytest
 from pydantic import JsonValue, ValidationError
 
@@ -31,6 +30,7 @@ from tests.providers.asking import KEY, asked
 from tests.providers.model_server import ModelServer, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, calls, pending_approval, says, script
+from tests.support.loopback import loopback_client
 
 PLAIN: dict[str, JsonValue] = {
     "name": "look",
@@ -344,7 +344,7 @@ async def test_the_model_sees_name_description_and_schema_and_nothing_else() -> 
     )(with_invocation)
     async with (
         ModelServer([chat_reply({"role": "assistant", "content": "Hi."})]) as server,
-        httpx.AsyncClient() as http,
+        loopback_client() as http,
     ):
         await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked(tools=(contract,)))
     body = server.requests[0].json

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, get_args
 
-import httpx
 import pytest
 from pydantic import BaseModel, JsonValue
 from temporalio.api.common.v1 import Payload
@@ -39,6 +38,7 @@ from tests.support.harness import (
     state_of,
     transcript_of,
 )
+from tests.support.loopback import loopback_client
 from tests.support.three_apis import (
     APIS,
     DIALECTS,
@@ -338,7 +338,7 @@ async def test_r06_a_run_that_switches_its_api_takes_a_malformed_call_along(
     begun = [said(first, Call("write", BROKEN), label="calls", stream=True), gone]
     agent = spec(first, write, fallback_models=("other:claude-sonnet-4-5",))
     played = RecordedConversation([said(then, text="I see.", stream=True)], RULES[then])
-    async with ModelServer(begun) as one, ModelServer(played) as two, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(begun) as one, ModelServer(played) as two, loopback_client() as http:
         providers = {
             "served": HttpModel(http, DIALECTS[first](), one.base_url, KEY),
             "other": HttpModel(http, DIALECTS[then](), two.base_url, KEY),
@@ -518,7 +518,7 @@ async def read(api: str, *pieces: bytes, cut: bool = False) -> str:
 
 async def _asked(api: str, server: ModelServer) -> str:
     request = CompletionRequest("m", "Be brief.", (Message(role="user", text="Hello"),), ())
-    async with httpx.AsyncClient(verify=False) as http:
+    async with loopback_client() as http:
         return (await HttpModel(http, DIALECTS[api](), server.base_url, KEY).complete(request)).text
 
 
@@ -610,7 +610,7 @@ async def test_r39_all_viewers_end_with_the_recorded_text(harness: Harness, api:
         said(api, text="The harbour opens at nine.", stream=True),
     ]
     played = RecordedConversation(replies, RULES[api])
-    async with ModelServer(played) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         model = HttpModel(http, DIALECTS[api](), server.base_url, KEY)
         catalog = Catalog([spec(api, book)], sinks=[Callback(relay.take)])
         async with agent_worker(harness.client, harness.task_queue, catalog, {"served": model}):

@@ -1,6 +1,5 @@
 """`call_model` at its limits: what a provider sends is paid for once, and judged within bounds."""
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -12,6 +11,7 @@ from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, failure_of, histories
+from tests.support.loopback import loopback_client
 
 KEY = "sk-test/TOKEN+9-do-not-leak"
 
@@ -39,7 +39,7 @@ def nested(depth: int) -> JsonValue:
 
 
 async def test_arguments_sent_as_a_deep_object_are_an_invalid_call_and_the_run_goes_on(harness: Harness) -> None:
-    async with ModelServer([calling(nested(700)), ANSWER]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([calling(nested(700)), ANSWER]) as server, loopback_client() as http:
         async with harness.worker(
             AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
         ):
@@ -51,7 +51,7 @@ async def test_arguments_sent_as_a_deep_object_are_an_invalid_call_and_the_run_g
 
 async def test_a_body_nested_thousands_deep_is_paid_for_once(harness: Harness) -> None:
     body = b'{"choices":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
-    async with ModelServer([Response(200, {}, body)]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([Response(200, {}, body)]) as server, loopback_client() as http:
         async with harness.worker(
             AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
         ):
@@ -71,7 +71,7 @@ async def test_a_body_nested_thousands_deep_is_paid_for_once(harness: Harness) -
     ],
 )
 async def test_a_reply_too_large_for_history_is_refused_before_it_is_read(harness: Harness, reply: Response) -> None:
-    async with ModelServer([reply]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([reply]) as server, loopback_client() as http:
         async with harness.worker(
             AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}
         ):
@@ -85,7 +85,7 @@ async def test_a_key_escaped_in_the_arguments_text_is_neither_in_history_nor_wit
     escaped = KEY.replace("/", "\\/").replace("+", "\\u002B").replace("s", "\\u0073", 1)
     async with (
         ModelServer([calling(f'{{"x": "{escaped}"}}', f'{{"x": "{escaped}'), ANSWER]) as server,
-        httpx.AsyncClient() as http,
+        loopback_client() as http,
         harness.worker(AGENT, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, KEY)}),
     ):
         run = await harness.start(PROMPT)

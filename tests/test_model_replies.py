@@ -4,7 +4,6 @@ request is retried by Temporal or ends the run by name."""
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -14,6 +13,7 @@ from activities.tooling import tool
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, attempts, event_types, failure_of, histories, transcript_of
+from tests.support.loopback import loopback_client
 
 
 @tool(side_effect="read")
@@ -31,7 +31,7 @@ BLANK = chat_reply({"role": "assistant", "content": " \n"})
 
 @asynccontextmanager
 async def served(harness: Harness, *replies: Response) -> AsyncIterator[ModelServer]:
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "any-key-at-all")
         async with harness.worker(AGENT, providers={"openai": model}):
             yield server

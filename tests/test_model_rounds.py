@@ -1,7 +1,6 @@
 """Rounds with a model, over each of the APIs: what a request asks for, what a reply may not do, and how little one
 needs."""
 
-import httpx
 import pytest
 from pydantic import JsonValue, ValidationError
 from temporalio.client import WorkflowFailureError
@@ -16,6 +15,7 @@ from tests.providers import asking_messages, asking_responses, chat_chunks
 from tests.providers.model_server import ModelServer, Response, Streamed, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, calls, failure_of, says, script
+from tests.support.loopback import loopback_client
 from tests.support.providers import agent_with, providers_in
 from tests.support.three_apis import APIS, Call, model_attempts, results_in, said, serving, spec
 
@@ -147,7 +147,7 @@ def test_a_forced_choice_of_a_tool_that_is_not_there_is_refused() -> None:
 @BOTH_WAYS
 async def test_one_round_can_be_had_without_a_run(api: str, stream: bool) -> None:
     asked = said(api, Call("lookup", '{"q":"a"}'), text="Let me look.", label="calls", stream=stream)
-    async with ModelServer([asked]) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer([asked]) as server, loopback_client() as http:
         environment = {"ACME_BASE_URL": server.base_url, "ACME_API": api}
         provider = providers_in(environment, http, agent_with("acme:m"))["acme"]
         request = CompletionRequest("m", "Be brief.", (Message(role="user", text="Hello"),), (lookup,))

@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -18,6 +17,7 @@ from tests.providers import asking_messages, asking_responses, chat_chunks
 from tests.providers.model_server import ModelServer, Received, Response, Streamed, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, failure_of, histories
+from tests.support.loopback import loopback_client
 from tests.support.providers import PATHS, providers_in
 from tests.support.tool_worker import texts_in, texts_in_history
 from tests.support.waiting import eventually
@@ -117,7 +117,7 @@ async def test_r46_two_turns_a_failure_a_heartbeat_and_a_continue_as_new(
         seen.extend(await eventually(ask))
 
     echo = Echo(api, beaten)
-    async with echo.server as server, httpx.AsyncClient(verify=False) as http:
+    async with echo.server as server, loopback_client() as http:
         environment = {**ENVIRONMENT, "ACME_BASE_URL": server.base_url, "ACME_API": api}
         async with corner.worker(AGENT, providers=providers_in(environment, http, AGENT)):
             run = await corner.start(PROMPT, id="echo-" + api)
@@ -151,7 +151,7 @@ async def test_r46_an_error_that_ends_a_run_repeats_no_secret(
             return Streamed.of_events({"type": "error", "error": names} if api != "chat" else {"error": names})
         return Response.of({"type": "error", "error": names}, status)
 
-    async with ModelServer(refuse) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(refuse) as server, loopback_client() as http:
         environment = {**ENVIRONMENT, "ACME_BASE_URL": server.base_url, "ACME_API": api}
         providers = providers_in(environment, http, AGENT)
         if status == 500:
@@ -190,7 +190,7 @@ async def test_who_watches_sees_no_secret_however_it_is_cut(api: str) -> None:
         chunks = [chat_chunks.chunk({"content": letter}) for letter in said]
         return Streamed.of_events(*chunks, chat_chunks.chunk({}, "stop"), "[DONE]")
 
-    async with ModelServer(letters) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(letters) as server, loopback_client() as http:
         environment = {**ENVIRONMENT, "ACME_BASE_URL": server.base_url, "ACME_API": api}
         provider = providers_in(environment, http, AGENT)["acme"]
         request = CompletionRequest("any", "Be brief.", (Message(role="user", text="Hello"),), ())
@@ -201,7 +201,7 @@ async def test_who_watches_sees_no_secret_however_it_is_cut(api: str) -> None:
 
 
 def test_a_header_is_checked_where_the_provider_is_built_too() -> None:
-    http = httpx.AsyncClient(verify=False)
+    http = loopback_client()
     for name, value in (("x-gate", f"{GATE}\r\nx: y"), ("x-gate", ""), ("x gate", "x"), ("Authorization", "x")):
         with pytest.raises(ValueError, match="header") as caught:
             HttpModel(http, ChatCompletions(), "http://h", None, headers={name: value})

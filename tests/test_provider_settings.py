@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from activities.providers.interface import ModelFailure
 from runtime.provider_settings import PRESETS, provider_settings
 from runtime.settings import Settings, StartupError
 from tests.providers.model_server import ModelServer, Response
+from tests.support.loopback import loopback_client
 from tests.support.providers import PATHS, agent_with, asked, problems_in, providers_in, saying
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
@@ -306,7 +306,7 @@ async def test_each_line_of_the_readme_is_all_a_provider_takes(line: tuple[str, 
     assert models
     for model in models:
         provider = model.partition(":")[0]
-        async with httpx.AsyncClient() as http:
+        async with loopback_client() as http:
             assert provider in providers_in(environment, http, agent_with(model))
         # The same line with a server of ours behind it: that address, this API.
         reached = provider_settings(environment)[provider]

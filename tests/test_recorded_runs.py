@@ -4,7 +4,6 @@ answered then. The server refuses every request that a provider would refuse."""
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -16,6 +15,7 @@ from contracts.tools import ToolContract
 from tests.providers.model_server import ModelServer, RecordedConversation
 from tests.providers.recordings import Recording, conversation, recordings
 from tests.support.harness import Harness, transcript_of
+from tests.support.loopback import loopback_client
 
 
 def agent(*tools: ToolContract, instructions: str = "Answer with the tools.") -> AgentSpec:
@@ -25,7 +25,7 @@ def agent(*tools: ToolContract, instructions: str = "Answer with the tools.") ->
 @asynccontextmanager
 async def provider(played: RecordedConversation) -> AsyncIterator[tuple[ModelServer, HttpModel]]:
     """A provider that plays a conversation, and at the end has played all of it and refused nothing."""
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         yield server, HttpModel(http, ChatCompletions(), server.base_url, "test-key")
     assert played.refused == []
     assert played.left == 0

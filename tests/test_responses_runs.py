@@ -4,7 +4,6 @@ remembers what it said."""
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -19,6 +18,7 @@ from tests.providers.legality_responses import illegality_of_what_follows, reque
 from tests.providers.model_server import Illegality, ModelServer, RecordedConversation, Response, Streamed
 from tests.providers.recordings import conversation
 from tests.support.harness import Harness, attempts, histories, transcript_of
+from tests.support.loopback import loopback_client
 
 
 def agent(*tools: ToolContract, max_rounds: int = 10) -> AgentSpec:
@@ -33,7 +33,7 @@ async def provider(
 ) -> AsyncIterator[tuple[ModelServer, HttpModel]]:
     """A provider that plays a conversation, and at the end has played all of it and refused nothing."""
     played = RecordedConversation(responses, illegality or illegality_of_what_follows(responses))
-    async with ModelServer(played) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         yield server, HttpModel(http, Responses(), server.base_url, "test-key")
     assert (played.refused, played.left) == ([], 0)
 

@@ -2,7 +2,6 @@
 
 import logging
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -15,6 +14,7 @@ from contracts.tools import UndoOutcome, UndoRequest
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, calls, failure_of, histories, script
+from tests.support.loopback import loopback_client
 
 KEY = "sk-test-TOKEN-9-do-not-leak"
 
@@ -48,7 +48,7 @@ async def test_a_provider_that_echoes_the_key_in_a_reply(harness: Harness, caplo
         chat_reply({"role": "assistant", "content": f"your key is {KEY}", "tool_calls": [call]}, "tool_calls"),
         chat_reply({"role": "assistant", "content": f"Bearer {KEY}"}),
     ]
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)
@@ -65,7 +65,7 @@ async def test_a_provider_that_echoes_the_key_in_an_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     refusal = Response.of({"error": {"message": f"Incorrect key {KEY}", "code": KEY, "type": KEY}}, status)
-    async with ModelServer([refusal]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([refusal]) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)
@@ -80,7 +80,7 @@ async def test_retry_after_is_a_durable_wait(harness: Harness) -> None:
     """The provider's delay travels with the failure; no worker sleeps through it."""
     limited = Response(429, {"retry-after": "2", "content-type": "application/json"}, b'{"error": {"message": "slow"}}')
     replies = [limited, chat_reply({"role": "assistant", "content": "Now."})]
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         async with harness.worker(AGENT, providers={"openai": model}):
             run = await harness.start(PROMPT)

@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from pydantic import AfterValidator, AnyUrl, BaseModel, Field, JsonValue
 
@@ -43,6 +42,7 @@ from tests.support.harness import (
     script,
     transcript_of,
 )
+from tests.support.loopback import loopback_client
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
 CASES = {case["id"]: case for case in json.loads((SHARED / "seed_behaviour.json").read_text())}
@@ -550,7 +550,7 @@ async def test_a_call_cut_off_or_malformed_runs_nothing_and_stays_legal(
         chat_reply({"role": "assistant", "content": None, "tool_calls": [*wanted]}, finish_reason),
         chat_reply({"role": "assistant", "content": "Sorry."}),
     ]
-    async with ModelServer(replies) as server, httpx.AsyncClient() as http:
+    async with ModelServer(replies) as server, loopback_client() as http:
         async with harness.worker(
             agent, providers={"openai": HttpModel(http, ChatCompletions(), server.base_url, "any-key-x")}
         ):

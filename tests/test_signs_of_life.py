@@ -6,7 +6,6 @@ from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 
-import httpx
 import pytest
 from pydantic import ValidationError
 from temporalio.client import WorkflowFailureError
@@ -18,6 +17,7 @@ from contracts.tools import ToolContract, ToolInvocation
 from tests.providers.model_server import ModelServer, Response
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, attempts, histories
+from tests.support.loopback import loopback_client
 from tests.support.three_apis import said
 from tests.support.tool_worker import tool_worker
 from tests.support.waiting import eventually
@@ -128,7 +128,7 @@ async def test_r29_a_tool_that_waits_for_another_process_beats(harness: Harness)
         @tool(side_effect="read", lost_after=5, retry=ONCE)
         async def search() -> str:
             """Search elsewhere."""
-            async with httpx.AsyncClient(verify=False, timeout=None) as http:
+            async with loopback_client(timeout=None) as http:
                 request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
                 return (await http.post(server.base_url, json=request)).text
 

@@ -1,6 +1,5 @@
 """Asking a `ChatCompletions` that talks to a `ModelServer` with canned answers."""
 
-import httpx
 import pytest
 
 from activities.providers.chat_completions import ChatCompletions
@@ -9,6 +8,7 @@ from activities.providers.interface import Completion, CompletionRequest, ModelF
 from contracts.messages import Message
 from contracts.tools import ToolContract
 from tests.providers.model_server import Canned, ModelServer
+from tests.support.loopback import loopback_client
 
 KEY = "sk-TEST-TOKEN-9"
 
@@ -18,7 +18,7 @@ def asked(*messages: Message, tools: tuple[ToolContract, ...] = ()) -> Completio
 
 
 async def answered(*answers: Canned, request: CompletionRequest | None = None) -> Completion:
-    async with ModelServer(answers) as server, httpx.AsyncClient() as http:
+    async with ModelServer(answers) as server, loopback_client() as http:
         return await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(request or asked())
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -15,6 +14,7 @@ from contracts.models import ModelSettings
 from contracts.tools import ToolContract
 from tests.providers.legality_messages import request_illegality
 from tests.providers.model_server import Canned, ModelServer, Response, Streamed
+from tests.support.loopback import loopback_client
 
 KEY = "sk-ant-TEST-TOKEN-9"
 NOOP = ToolContract(
@@ -130,7 +130,7 @@ async def watched(*answers: Canned, request: CompletionRequest | None = None) ->
     async def see(delta: Delta) -> None:
         seen.append(delta)
 
-    async with ModelServer(answers) as server, httpx.AsyncClient() as http:
+    async with ModelServer(answers) as server, loopback_client() as http:
         model = HttpModel(http, Messages(), server.base_url, KEY, "ANTHROPIC_API_KEY")
         return await model.complete(request or asked(), see), seen
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -13,6 +12,7 @@ from activities.providers.responses import Responses
 from contracts.messages import Message
 from contracts.tools import ToolContract
 from tests.providers.model_server import Answer, Canned, ModelServer, Response, Streamed
+from tests.support.loopback import loopback_client
 
 KEY = "sk-TEST-TOKEN-9"
 HELLO = Message(role="user", text="Hello")
@@ -92,7 +92,7 @@ async def heard(answers: Answer | Sequence[Canned], request: CompletionRequest, 
         deltas.append(delta)
 
     # Loading the certificates would take longer than everything else.
-    async with ModelServer(answers) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(answers) as server, loopback_client() as http:
         return await HttpModel(http, Responses(), server.base_url, KEY).complete(request, publish)
 
 

@@ -12,6 +12,7 @@ from contracts.tools import ToolContract
 from tests.providers.asking import KEY, answered, asked
 from tests.providers.legality import messages_illegality
 from tests.providers.model_server import ModelServer, Response, chat_reply
+from tests.support.loopback import loopback_client
 
 LOOKUP = ToolContract(
     name="lookup", description="Looks up.", input_schema={"type": "object", "properties": {}}, side_effect="read"
@@ -70,14 +71,14 @@ def test_an_illegal_base_address_is_refused_in_one_line(base: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "  ", f"a {KEY}", "\\\\\\", f"{KEY}\u2028x", f"{KEY}\x00", "sk-TEST-TOKEN-é"])
 async def test_an_unusable_key_is_refused_without_showing_it(key: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with loopback_client() as http:
         with pytest.raises(ValueError, match="MY_KEY") as caught:
             HttpModel(http, ChatCompletions(), "http://h", key, key_name="MY_KEY")
     assert "TEST-TOKEN" not in str(caught.value)
 
 
 async def test_the_request_says_what_the_api_needs() -> None:
-    async with ModelServer([chat_reply({"content": "Hi"})] * 2) as server, httpx.AsyncClient() as http:
+    async with ModelServer([chat_reply({"content": "Hi"})] * 2) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, f" {KEY}\n")
         await model.complete(asked())
         await model.complete(asked(tools=(LOOKUP,)))
@@ -130,7 +131,7 @@ async def test_lone_surrogates_become_replacement_characters_both_ways() -> None
     tool_call: JsonValue = {"id": "a\ud83d", "function": {"name": "b\ud83d", "arguments": f"{arguments}\ud83d"}}
     async with (
         ModelServer([chat_reply({"content": "c\ud83d", "tool_calls": [tool_call]}, "d\ud83d")]) as server,
-        httpx.AsyncClient() as http,
+        loopback_client() as http,
     ):
         completion = await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(
             asked(Message(role="user", text="cut \ud83d"))
@@ -189,7 +190,7 @@ async def test_cancellation_passes_and_closes_the_connection() -> None:
         await asyncio.Event().wait()
         raise AssertionError("not reached")
 
-    async with asyncio.timeout(10), ModelServer(never) as server, httpx.AsyncClient() as http:
+    async with asyncio.timeout(10), ModelServer(never) as server, loopback_client() as http:
         request = asyncio.create_task(HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked()))
         await server.received(1)
         request.cancel()
@@ -200,6 +201,6 @@ async def test_cancellation_passes_and_closes_the_connection() -> None:
 
 async def test_one_connection_serves_several_requests() -> None:
     replies = [chat_reply({"content": text}) for text in "abc"]
-    async with ModelServer(replies) as server, httpx.AsyncClient(limits=httpx.Limits(max_connections=1)) as http:
+    async with ModelServer(replies) as server, loopback_client(limits=httpx.Limits(max_connections=1)) as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, KEY)
         assert [(await model.complete(asked())).text for _ in replies] == ["a", "b", "c"]

@@ -1,4 +1,3 @@
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -10,6 +9,7 @@ from contracts.messages import InvalidToolCall
 from contracts.tools import ToolContract
 from tests.providers.asking import KEY, answered, asked, failed
 from tests.providers.model_server import ModelServer, Response, chat_reply
+from tests.support.loopback import loopback_client
 
 LOOK = ToolContract(name="look", description="Looks.", input_schema={"type": "object"}, side_effect="read")
 
@@ -175,7 +175,7 @@ async def test_a_refused_key_is_named_by_its_setting_and_never_shown() -> None:
 
 async def test_a_page_that_is_not_found_names_the_address() -> None:
     page = (404, {"content-type": "text/html"}, "<h1>404</h1>")
-    async with ModelServer([page]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([page]) as server, loopback_client() as http:
         with pytest.raises(ModelFailure, match=f"{server.base_url}/chat/completions") as caught:
             await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
     assert (caught.value.type, caught.value.retryable) == ("ModelBadRequest", False)
@@ -205,7 +205,7 @@ async def test_an_undecodable_body_is_retryable() -> None:
 async def test_a_server_that_is_not_there_is_retryable() -> None:
     async with ModelServer([]) as server:
         pass
-    async with httpx.AsyncClient() as http:
+    async with loopback_client() as http:
         with pytest.raises(ModelFailure, match="ConnectError") as caught:
             await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
     assert (caught.value.type, caught.value.retryable) == ("ModelUnavailable", True)

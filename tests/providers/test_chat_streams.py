@@ -3,7 +3,6 @@
 import json
 import time
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -15,6 +14,7 @@ from activities.providers.interface import Delta, ModelErrorType
 from tests.providers.asking import KEY, answered, asked, failed
 from tests.providers.chat_chunks import call_piece, chunk
 from tests.providers.model_server import EVENT_STREAM, ModelServer, Response, Streamed, server_sent
+from tests.support.loopback import loopback_client
 
 STOP = chunk({}, "stop")
 HELLO = [chunk({"content": "Hel"}), chunk({"content": "lo"})]
@@ -245,7 +245,7 @@ async def test_those_who_watch_see_each_piece_once() -> None:
     async def watch(delta: Delta) -> None:
         seen.append(delta)
 
-    async with ModelServer([Streamed.of_events(*events, "[DONE]")]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([Streamed.of_events(*events, "[DONE]")]) as server, loopback_client() as http:
         await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked(), watch)
     assert seen == [
         *(Delta("reasoning", "Hm"), Delta("reasoning", "mm"), Delta("reasoning", "so"), Delta("text", "He")),

@@ -1,6 +1,5 @@
 """Replies that the output limit cut off, while the finish reason says something else."""
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -12,6 +11,7 @@ from contracts.models import ModelSettings
 from tests.providers.asking import KEY
 from tests.providers.chat_chunks import streamed
 from tests.providers.model_server import ModelServer, chat_reply
+from tests.support.loopback import loopback_client
 
 HALF = '{"path":"README.md","content":"# T\\nPart 1'
 WHOLE = '{"path":"README.md"}'
@@ -26,7 +26,7 @@ async def truncated(limit: int | None, output: int | None, *arguments: str, stre
     reply = chat_reply({"role": "assistant", "content": "x", "tool_calls": calls}, "tool_calls", usage=usage)
     settings = ModelSettings(max_output_tokens=limit)
     request = CompletionRequest("m", "Be brief.", (Message(role="user", text="Hello"),), (), settings)
-    async with ModelServer([streamed(reply) if stream else reply]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([streamed(reply) if stream else reply]) as server, loopback_client() as http:
         return (await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(request)).truncated
 
 

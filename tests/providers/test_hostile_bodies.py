@@ -8,7 +8,6 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -25,6 +24,7 @@ from tests.providers import asking_messages, asking_responses
 from tests.providers.asking import KEY, answered, asked, failed
 from tests.providers.chat_chunks import call_piece, chunk
 from tests.providers.model_server import EVENT_STREAM, Canned, ModelServer, Response, Streamed, chat_reply, server_sent
+from tests.support.loopback import loopback_client
 
 LONG_KEY = "sk-TEST-TOKEN-9-and-more"
 TARGET = Endpoint("http://host/v1", "OPENAI_API_KEY")
@@ -44,7 +44,7 @@ async def watched(answer: Canned, key: str = KEY) -> tuple[Completion, list[Delt
     async def see(delta: Delta) -> None:
         seen.append(delta)
 
-    async with ModelServer([answer]) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer([answer]) as server, loopback_client() as http:
         return await HttpModel(http, ChatCompletions(), server.base_url, key).complete(asked(), see), seen
 
 
@@ -152,7 +152,7 @@ async def test_while_a_stream_is_read_others_have_their_turn() -> None:
     piece: JsonValue = {"index": 0, "function": {"arguments": "x"}}
     many = server_sent(chunk({"tool_calls": [piece] * 500}))
     body = server_sent(chunk({"content": "x"})) * 500 + many + server_sent(chunk({}, "stop")) + server_sent("[DONE]")
-    async with ModelServer([Response(200, EVENT_STREAM, body)]) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer([Response(200, EVENT_STREAM, body)]) as server, loopback_client() as http:
         task = asyncio.create_task(others())
         completion = await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked(), see)
         task.cancel()
@@ -169,7 +169,7 @@ PACKED |= {"deflate": zlib.compress(PLAIN.body), "identity": PLAIN.body, "": PLA
 async def test_a_reply_may_be_packed(coding: str) -> None:
     async with (
         ModelServer([Response(200, {"content-encoding": coding}, PACKED[coding])]) as server,
-        httpx.AsyncClient(verify=False) as http,
+        loopback_client() as http,
     ):
         completion = await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
         assert server.requests[0].headers["accept-encoding"] == "gzip"
@@ -188,7 +188,7 @@ async def test_a_stream_may_be_packed(size: int) -> None:
 async def test_what_is_small_only_on_the_wire_is_unpacked_piece_by_piece() -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     answers = [Response(200, {"content-encoding": "gzip"}, bomb)] * 2
-    async with ModelServer(answers) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(answers) as server, loopback_client() as http:
         async with http.stream("POST", f"{server.base_url}/x", json={}) as response:
             sizes = [len(piece) async for piece in unpacked(response)]
         with pytest.raises(ModelFailure, match="more than 16777216 bytes"):

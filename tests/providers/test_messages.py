@@ -1,4 +1,3 @@
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -24,6 +23,7 @@ from tests.providers.asking_messages import (
 from tests.providers.legality import messages_illegality
 from tests.providers.legality_messages import request_illegality
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, Streamed, chat_reply
+from tests.support.loopback import loopback_client
 
 BROKEN = '{"path": "/tmp/a", "content": "abc'
 
@@ -45,7 +45,7 @@ def answer(call_id: str, words: str = "ok", ok: bool = True) -> Message:
 
 
 async def test_the_request_says_what_the_api_needs() -> None:
-    async with ModelServer([Response.of(reply(text("Hi")))]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([Response.of(reply(text("Hi")))]) as server, loopback_client() as http:
         await HttpModel(http, Messages(), server.base_url, KEY, streaming=False).complete(asked(tools=(NOOP,)))
     (request,) = server.requests
     assert (request.method, request.path) == ("POST", "/v1/messages")
@@ -65,14 +65,14 @@ async def test_the_request_says_what_the_api_needs() -> None:
 
 
 async def test_a_server_without_a_key_gets_none() -> None:
-    async with ModelServer([streamed(reply(text("Hi")))]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([streamed(reply(text("Hi")))]) as server, loopback_client() as http:
         assert (await HttpModel(http, Messages(), server.base_url, None).complete(asked())).text == "Hi"
     assert "x-api-key" not in server.requests[0].headers
     assert (server.requests[0].json or {})["stream"] is True
 
 
 async def test_another_version_of_the_api_is_a_header_away() -> None:
-    async with ModelServer([streamed(reply(text("Hi")))]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([streamed(reply(text("Hi")))]) as server, loopback_client() as http:
         headers = {"anthropic-version": "2026-10-21"}
         await HttpModel(http, Messages(), server.base_url, KEY, headers=headers).complete(asked())
     assert server.requests[0].headers["anthropic-version"] == "2026-10-21"
@@ -156,7 +156,7 @@ def test_equal_transcripts_have_equal_beginnings_and_few_cache_breakpoints() -> 
 
 async def test_lone_surrogates_and_numbers_that_json_does_not_have_are_made_legal() -> None:
     turn = Message(role="assistant", tool_calls=(call("call_1", x=float("nan"), y="hi \ud83d"),))
-    async with ModelServer([streamed(reply(text("Hi")))]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([streamed(reply(text("Hi")))]) as server, loopback_client() as http:
         await HttpModel(http, Messages(), server.base_url, KEY).complete(
             asked(user("cut \ud83d"), turn, answer("call_1"))
         )
@@ -179,7 +179,7 @@ async def test_r06_a_call_that_chat_completions_broke_is_legal_for_both_apis() -
     assert verdict.raw == BROKEN
     transcript = (USER, turn, answer("call_1", str(verdict.issues[0]), ok=False))
     played = RecordedConversation([streamed(reply(text("I see.")))], request_illegality)
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         completion = await HttpModel(http, Messages(), server.base_url, KEY).complete(asked(*transcript))
     assert played.refused == []
     assert completion.text == "I see."

@@ -2,7 +2,6 @@
 
 import json
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -32,6 +31,7 @@ from tests.providers.asking_messages import (
 from tests.providers.legality import messages_illegality
 from tests.providers.legality_messages import WhatItGave
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, Streamed
+from tests.support.loopback import loopback_client
 
 REDACTED: JsonValue = {"type": "redacted_thinking", "data": "zz"}
 CITED: JsonValue = [{"type": "web_search_result_location", "url": "https://x", "encrypted_index": "e1"}]
@@ -72,7 +72,7 @@ async def test_rx02_a_server_that_remembers_its_blocks_accepts_them() -> None:
     content = [thinking("t", "s1"), REDACTED, tool_use("toolu_1")]
     responses = [streamed(reply(*content, stop_reason="tool_use")), streamed(reply(text("Done.")))]
     played = RecordedConversation(responses, WhatItGave([content]).request_illegality)
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         model = HttpModel(http, Messages(), server.base_url, KEY)
         first = recorded(await model.complete(asked(tools=(NOOP,))))
         last = await model.complete(asked(USER, first, *results(first), tools=(NOOP,)))

@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -21,6 +20,7 @@ from tests.providers.legality_messages import WhatItGave, request_illegality
 from tests.providers.model_server import Answer, ModelServer, RecordedConversation, Response, Streamed, chat_reply
 from tests.providers.recordings import conversation, recordings
 from tests.support.harness import Harness, failure_of, histories, transcript_of
+from tests.support.loopback import loopback_client
 
 REDACTED: JsonValue = {"type": "redacted_thinking", "data": "zz"}
 
@@ -41,7 +41,7 @@ PROMPT = {"agent": "claude", "prompt": "Go."}
 
 @asynccontextmanager
 async def claude(answers: Answer, streaming: bool = True) -> AsyncIterator[tuple[ModelServer, HttpModel]]:
-    async with ModelServer(answers) as server, httpx.AsyncClient() as http:
+    async with ModelServer(answers) as server, loopback_client() as http:
         yield server, HttpModel(http, Messages(), server.base_url, "test-key", streaming=streaming)
     if isinstance(answers, RecordedConversation):
         assert answers.refused == []
@@ -241,7 +241,7 @@ async def test_r06_a_run_switches_from_chat_completions_to_messages_in_the_middl
     )
     async with (
         ModelServer([first, gone]) as chat,
-        httpx.AsyncClient() as http,
+        loopback_client() as http,
         claude(played) as (server, model),
         harness.worker(
             spec, providers={"openai": HttpModel(http, ChatCompletions(), chat.base_url, "k"), "anthropic": model}

@@ -1,11 +1,11 @@
 import asyncio
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
 from tests.providers.legality import messages_illegality, request_illegality
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, chat_reply
+from tests.support.loopback import loopback_client
 
 USER: JsonValue = {"role": "user", "content": "Hello"}
 
@@ -63,7 +63,7 @@ def test_a_request_needs_a_model_and_messages_and_no_empty_tools() -> None:
 
 async def test_a_recorded_conversation_answers_an_illegal_request_with_400_and_waits_for_a_legal_one() -> None:
     played = RecordedConversation([chat_reply({"role": "assistant", "content": "Hi"})])
-    async with ModelServer(played) as server, httpx.AsyncClient(base_url=server.base_url) as http:
+    async with ModelServer(played) as server, loopback_client(base_url=server.base_url) as http:
         illegal = await http.post("/chat/completions", json={"model": "m", "messages": [USER, calling("a")]})
         legal = await http.post("/chat/completions", json={"model": "m", "messages": [USER]})
         late = await http.post("/chat/completions", json={"model": "m", "messages": [USER]})
@@ -72,7 +72,7 @@ async def test_a_recorded_conversation_answers_an_illegal_request_with_400_and_w
 
 
 async def two_requests_for_one_answer() -> None:
-    async with ModelServer([Response()]) as server, httpx.AsyncClient(base_url=server.base_url) as http:
+    async with ModelServer([Response()]) as server, loopback_client(base_url=server.base_url) as http:
         assert (await http.post("/x", json={})).status_code == 200
         assert (await http.post("/x", json={})).status_code == 400
 
@@ -89,6 +89,6 @@ async def test_requests_are_answered_side_by_side() -> None:
         await both.wait()
         return Response.of({})
 
-    async with asyncio.timeout(10), ModelServer(answer) as server, httpx.AsyncClient(base_url=server.base_url) as http:
+    async with asyncio.timeout(10), ModelServer(answer) as server, loopback_client(base_url=server.base_url) as http:
         replies = await asyncio.gather(http.post("/x", json={}), http.post("/x", json={}))
     assert [reply.status_code for reply in replies] == [200, 200]

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -16,6 +15,7 @@ from contracts.pointers import at
 from tests.providers.chat_chunks import streamed
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, Streamed
 from tests.providers.recordings import Recording, conversation, recordings
+from tests.support.loopback import loopback_client
 
 RECORDINGS = recordings("openai.chat", streaming=False)
 STREAMS = recordings("openai.chat", streaming=True)
@@ -55,7 +55,7 @@ def by_id(recording: Recording) -> str:
 
 
 async def served(response: Response) -> Completion:
-    async with ModelServer([response]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([response]) as server, loopback_client() as http:
         return await HttpModel(http, ChatCompletions(), server.base_url, "secret-for-tests").complete(REQUEST)
 
 
@@ -269,7 +269,7 @@ async def carry_on(model: HttpModel, request: dict[str, JsonValue]) -> tuple[Mes
 
 
 async def assert_carried_on(played: RecordedConversation, last: Recording) -> None:
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, "secret-for-tests")
         transcript = await carry_on(model, last.request)
         completion = await model.complete(CompletionRequest("m", "Be brief.", transcript, ()))

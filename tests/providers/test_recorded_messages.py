@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -17,6 +16,7 @@ from tests.providers.asking_messages import answered, asked, failed, recorded, r
 from tests.providers.legality_messages import WhatItGave, request_illegality
 from tests.providers.model_server import ModelServer, RecordedConversation, Response, Streamed
 from tests.providers.recordings import Recording, conversation, recordings
+from tests.support.loopback import loopback_client
 
 WHOLE = recordings("anthropic.messages", streaming=False)
 STREAMED = recordings("anthropic.messages", streaming=True)
@@ -200,7 +200,7 @@ async def carry_on(model: HttpModel, exchanges: int, first: Message) -> list[Com
 
 async def assert_carried_on(responses: list[Response], memory: WhatItGave, asked_for: int) -> list[Completion]:
     played = RecordedConversation(responses, memory.request_illegality)
-    async with ModelServer(played) as server, httpx.AsyncClient() as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         model = HttpModel(http, Messages(), server.base_url, "secret-for-tests")
         replies = await carry_on(model, asked_for, Message(role="user", text="Hello"))
     assert played.refused == []

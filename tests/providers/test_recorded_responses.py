@@ -5,7 +5,6 @@ import random
 from collections.abc import Iterator
 from itertools import repeat
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -18,6 +17,7 @@ from tests.providers.asking_responses import answered, asked
 from tests.providers.legality_responses import illegality_of_what_follows, items_illegality
 from tests.providers.model_server import ModelServer, RecordedConversation, Streamed
 from tests.providers.recordings import Recording, conversation, recordings
+from tests.support.loopback import loopback_client
 
 WHOLE = recordings("openai.responses", streaming=False)
 STREAMS = recordings("openai.responses", streaming=True)
@@ -192,7 +192,7 @@ async def test_a_recorded_conversation_is_carried_on_legally(sequence: str, stre
     exchanges = conversation("openai.responses", streaming, sequence)
     responses = [each.response for each in exchanges]
     played = RecordedConversation(responses, illegality_of_what_follows(responses))
-    async with ModelServer(played) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         await carry_on(HttpModel(http, Responses(), server.base_url, "secret-for-tests"), exchanges)
     assert (played.refused, played.left) == ([], 0)
 

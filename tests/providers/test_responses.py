@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -17,6 +16,7 @@ from contracts.tools import ToolContract
 from tests.providers.asking_responses import HELLO, KEY, REQUEST, asked, body, called, heard, message, replied, thought
 from tests.providers.legality_responses import request_illegality
 from tests.providers.model_server import ModelServer, Response
+from tests.support.loopback import loopback_client
 
 LOOKUP = ToolContract(
     name="lookup", description="Looks up.", input_schema={"type": "object", "properties": {}}, side_effect="read"
@@ -79,7 +79,7 @@ def sent_back(*output: JsonValue) -> list[JsonValue]:
 
 
 async def test_a_request_says_what_the_api_needs() -> None:
-    async with ModelServer([replied(message("Hi"))]) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer([replied(message("Hi"))]) as server, loopback_client() as http:
         await HttpModel(http, Responses(), server.base_url, f" {KEY}\n").complete(WITH_TOOL)
     (request,) = server.requests
     assert (request.method, request.path) == ("POST", "/v1/responses")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 
-import httpx
 import pytest
 from pydantic import JsonValue
 
@@ -13,6 +12,7 @@ from activities.providers.interface import Completion, ModelFailure
 from activities.providers.secrecy import Secret
 from tests.providers.asking import asked
 from tests.providers.model_server import ModelServer, Response, chat_reply
+from tests.support.loopback import loopback_client
 
 KEY = "sk-TEST/TOKEN+9=="
 
@@ -37,7 +37,7 @@ ESCAPES = (plainly, with_slashes, for_html, in_codes)
 
 
 async def replied(body: str, key: str = KEY) -> Completion:
-    async with ModelServer([Response(200, {}, body.encode())]) as server, httpx.AsyncClient() as http:
+    async with ModelServer([Response(200, {}, body.encode())]) as server, loopback_client() as http:
         return await HttpModel(http, ChatCompletions(), server.base_url, key).complete(asked())
 
 
@@ -94,7 +94,7 @@ async def test_no_error_holds_the_key(escape: Callable[[str], str], status: int)
         f'{{"error":{{"message":"Bad key {escape(KEY)}"',
         f'{{"error":{{"code":400,"why":{{"{escape(KEY)}":1}}}}}}',
     ):
-        async with ModelServer([Response(status, {}, body.encode())]) as server, httpx.AsyncClient() as http:
+        async with ModelServer([Response(status, {}, body.encode())]) as server, loopback_client() as http:
             with pytest.raises(ModelFailure) as caught:
                 await HttpModel(http, ChatCompletions(), server.base_url, KEY).complete(asked())
         assert "TOKEN" not in str(caught.value)

@@ -13,12 +13,13 @@ from runtime.settings import Settings, StartupError
 from tests.providers import asking_messages, asking_responses, chat_chunks
 from tests.providers.model_server import Response, Streamed, chat_reply
 from tests.support.agents import scripted_agent
+from tests.support.loopback import loopback_client
 
 # What each API calls the last part of its address.
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 
 # Asks nobody. Without certificates, which take longest to load.
-_IDLE = httpx.AsyncClient(verify=False)
+_IDLE = loopback_client()
 
 
 def agent_with(model: str, *fallback_models: str) -> AgentSpec:
@@ -46,7 +47,7 @@ def problems_in(environment: Mapping[str, str], *agents: AgentSpec) -> tuple[str
 async def asked(environment: Mapping[str, str], model: str) -> Completion:
     """What the model that an agent names replies."""
     provider, _, name = model.partition(":")
-    async with httpx.AsyncClient(verify=False) as http:
+    async with loopback_client() as http:
         providers = providers_in(environment, http, agent_with(model))
         request = CompletionRequest(name, "Be brief.", (Message(role="user", text="Hello"),), ())
         return await providers[provider].complete(request)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 from pydantic import JsonValue
 
 from activities.providers.chat_completions import ChatCompletions
@@ -30,6 +29,7 @@ from tests.providers.model_server import (
 )
 from tests.support.agents import scripted_agent
 from tests.support.harness import Handle, Harness, attempts, histories
+from tests.support.loopback import loopback_client
 
 APIS = ("chat", "responses", "messages")
 KEY = "TEST-TOKEN-9"
@@ -185,7 +185,7 @@ async def serving(
     """A provider that plays the replies, and refuses what the API would refuse; in the end all were played, and nothing
     was refused."""
     played = RecordedConversation(replies, rules or RULES[api])
-    async with ModelServer(played) as server, httpx.AsyncClient(verify=False) as http:
+    async with ModelServer(played) as server, loopback_client() as http:
         dialect: Dialect = DIALECTS[api]()
         async with harness.worker(agent, providers={"served": HttpModel(http, dialect, server.base_url, KEY)}):
             yield server

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import httpx
 from pydantic import JsonValue
 from temporalio.worker import Worker
 
@@ -19,6 +18,7 @@ from runtime.serving import agent_worker
 from tests.providers.model_server import EVENT_STREAM, ModelServer, Streamed, server_sent
 from tests.support.agents import scripted_agent
 from tests.support.harness import Harness
+from tests.support.loopback import loopback_client
 from tests.support.waiting import PATIENCE_SECONDS
 
 KEY = "sk-TEST-TOKEN-9"
@@ -74,7 +74,7 @@ async def watched_worker(
 ) -> AsyncIterator[Worker]:
     """Serves the agent `tester`, whose model is behind the server, to the end of the block."""
     agent = scripted_agent(*tools).model_copy(update={"model": "openai:m"})
-    async with httpx.AsyncClient() as http:
+    async with loopback_client() as http:
         model = HttpModel(http, ChatCompletions(), server.base_url, KEY, streaming=streaming)
         catalog = Catalog([agent], sinks=[sink] if sink else [])
         async with agent_worker(harness.client, harness.task_queue, catalog, {"openai": model}) as worker:
