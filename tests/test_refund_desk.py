@@ -1,6 +1,6 @@
 """The example's shop on a real SQLite file: money moves once."""
 
-import multiprocessing
+import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ import pytest
 from activities.tooling import ToolError
 from contracts.outcomes import ErrorCategory
 from examples.refund_desk import shop
+from tests.support.forked import FORKED
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +21,17 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def use(database: Path) -> None:
+    os.environ["REFUND_DESK_DATABASE"] = str(database)
+
+
 @pytest.fixture(params=["threads", "processes"])
-def crowd(request: pytest.FixtureRequest) -> Iterator[Executor]:
+def crowd(request: pytest.FixtureRequest, database: Path) -> Iterator[Executor]:
     if request.param == "threads":
         with ThreadPoolExecutor(16) as threads:
             yield threads
     else:
-        with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as processes:
+        with ProcessPoolExecutor(4, FORKED, initializer=use, initargs=(database,)) as processes:
             yield processes
 
 

@@ -1,6 +1,5 @@
-"""Starts of a worker that end by themselves, of which there are many: forked, so that the imports are made once."""
+"""Starts of a worker that end by themselves, of which there are many."""
 
-import multiprocessing
 import os
 import re
 import runpy
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from tests.support.forked import FORKED
 from tests.support.harness import CHECKOUT
 
 _PROGRAM = str(CHECKOUT / "worker.py")
@@ -17,23 +17,19 @@ _TIMEOUT_SECONDS = 60
 # What a worker reads, and whoever runs the tests may have set.
 _SETTINGS = re.compile(r"(TEMPORAL|STEADYHAND|OPENAI|ANTHROPIC|OPENROUTER)_.*|.*_BASE_URL|PYTHONPATH")
 
-_imported = multiprocessing.get_context("forkserver")
-_imported.set_forkserver_preload(["worker", __name__])
-
 
 def start_worker(
     *arguments: str, cwd: Path = CHECKOUT, environment: Mapping[str, str] | None = None
 ) -> CompletedProcess[str]:
     """`python worker.py` with these arguments and variables, once it has ended.
 
-    A process of its own with its own output, directory and environment. Only the imports, nine tenths of such a start,
-    were made before: in a process that does nothing else, from which it is forked.
+    A process of its own with its own output, directory and environment. Only the imports were made before.
     """
     own = {name: value for name, value in os.environ.items() if not _SETTINGS.fullmatch(name)}
     variables = {**own, **(environment or {})}
     with tempfile.TemporaryDirectory() as kept:
         stdout, stderr = Path(kept) / "stdout", Path(kept) / "stderr"
-        process = _imported.Process(target=_run, args=(arguments, cwd, variables, stdout, stderr))
+        process = FORKED.Process(target=_run, args=(arguments, cwd, variables, stdout, stderr))
         process.start()
         process.join(_TIMEOUT_SECONDS)
         if process.exitcode is None:
