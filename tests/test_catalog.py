@@ -14,7 +14,7 @@ from contracts.agents import AgentSpec
 from contracts.models import ModelSettings
 from contracts.tools import ToolContract
 from tests.support.agents import scripted_agent
-from tests.support.worker_start import start_worker
+from tests.support.worker_process import ended_worker
 
 
 @tool(side_effect="read")
@@ -154,7 +154,7 @@ def test_the_worker_names_file_line_and_mistake_in_one_line(
     tmp_path: Path, source: str, line: int, mistake: str
 ) -> None:
     (tmp_path / "wrong_app.py").write_text(source)
-    finished = start_worker("--app", "wrong_app", environment={"PYTHONPATH": str(tmp_path)})
+    finished = ended_worker("--app", "wrong_app", environment={"PYTHONPATH": str(tmp_path)})
     assert finished.returncode == 2
     (complaint,) = finished.stderr.splitlines()
     assert complaint.startswith(f"worker: {tmp_path / 'wrong_app.py'}:{line}: ")

@@ -1,6 +1,11 @@
 """R-x07. Python orders a set differently in each process: a replay in another one must not notice."""
 
 import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -8,12 +13,26 @@ import pytest
 from contracts.search_attributes import AGENT_PENDING_APPROVALS
 from runtime.dev_server import DevServer
 from tests.apps.uncached import NAMES
-from tests.support.harness import Handle, Harness, pending_approval
+from tests.support.harness import CHECKOUT, Handle, Harness, pending_approval
 from tests.support.waiting import eventually
-from tests.support.worker_process import worker_process
 
 APP = "tests.apps.uncached"
 RUNS = 2
+
+
+@asynccontextmanager
+async def worker_with_seed(seed: str, harness: Harness, server: DevServer) -> AsyncIterator[None]:
+    """Python takes the seed when it starts."""
+    environment = {**os.environ, "TEMPORAL_ADDRESS": server.address, "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-m", APP, harness.task_queue]
+    process = await asyncio.create_subprocess_exec(*command, cwd=CHECKOUT, env=environment, stdout=PIPE)
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 async def waits_for_consent(run: Handle) -> bool:
@@ -33,11 +52,10 @@ async def test_eight_calls_a_round_are_replayed_by_workers_that_order_sets_diffe
     """Two real processes, neither of which keeps a run in memory: the second replays what the first began. The harness
     replays all of it once more, in a third order."""
     runs = [await harness.start({"agent": "looker", "prompt": "Look."}) for _ in range(RUNS)]
-    program = ("-m", APP)
-    async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "1"}, program):
+    async with worker_with_seed("1", harness, server):
         for run in runs:
             await eventually(partial(waits_for_consent, run))
-    async with worker_process(APP, harness.task_queue, server.address, {"PYTHONHASHSEED": "2"}, program):
+    async with worker_with_seed("2", harness, server):
         for run in runs:
             await approve(run)
         results = await asyncio.gather(*(run.result() for run in runs))

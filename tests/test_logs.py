@@ -1,12 +1,8 @@
 """What a worker logs: safe to look at, one line for each failed attempt, and no more."""
 
 import logging
-import os
 import subprocess
 import sys
-from asyncio import create_subprocess_exec
-from asyncio.subprocess import PIPE
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +11,7 @@ from runtime.dev_server import DevServer
 from runtime.logs import VisibleFormatter
 from tests.providers.model_server import ModelServer, Response
 from tests.support.harness import CHECKOUT, Harness, failure_of
+from tests.support.worker_process import worker_process
 
 
 def formatted(message: str, error: Exception | None = None) -> str:
@@ -70,35 +67,24 @@ except RuntimeError:
     assert "RuntimeError: \\x1b]0;owned\\x07\n" in done.stderr
 
 
-async def test_a_worker_logs_one_line_for_each_failed_model_call(
-    harness: Harness, server: DevServer, tmp_path: Path
-) -> None:
+async def test_a_worker_logs_one_line_for_each_failed_model_call(harness: Harness, server: DevServer) -> None:
     limited = Response.of({"error": {"message": "slow\x1b[31m"}}, 429)
     refused = Response.of({"error": {"message": "no \x1b]0;owned\x07"}}, 401)
     limited = Response(429, {**limited.headers, "retry-after-ms": "1"}, limited.body)
     async with ModelServer([limited, refused]) as model:
-        environment = {
-            **os.environ,
-            "TEMPORAL_ADDRESS": server.address,
+        settings = {
             "STEADYHAND_MODEL": "openai:any",
             "OPENAI_API_KEY": "any-key-at-all",
             "OPENAI_BASE_URL": model.base_url,
         }
-        command = [sys.executable, "worker.py", "--app", "tests.apps.payments", "--task-queue", harness.task_queue]
-        with (tmp_path / "stderr").open("wb") as stderr:
-            worker = await create_subprocess_exec(*command, cwd=CHECKOUT, env=environment, stdout=PIPE, stderr=stderr)
-        assert worker.stdout is not None
-        try:
-            assert await worker.stdout.readline()
+        async with worker_process("tests.apps.payments", harness.task_queue, server.address, settings) as worker:
             run = await harness.start({"agent": "refunder", "prompt": "Go."})
             error, _ = await failure_of(run)
             nobody = await harness.start({"agent": "nobody", "prompt": "Go."})
             assert (await failure_of(nobody))[0].type == "UnknownAgent"
-        finally:
-            worker.terminate()
-            await worker.communicate()
+            await worker.terminate()
+            lines = worker.log().splitlines()
     assert error.type == "ModelAuthentication"
-    lines = (tmp_path / "stderr").read_text().splitlines()
     first, second = [line.partition(" steadyhand.model: ")[2] for line in lines]
     address = f"{model.base_url}/chat/completions"
     assert first == (

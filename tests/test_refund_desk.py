@@ -11,7 +11,7 @@ import pytest
 from activities.tooling import ToolError
 from contracts.outcomes import ErrorCategory
 from examples.refund_desk import shop
-from tests.support.forked import FORKED
+from tests.support.worker_process import FORKED
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from runtime.connection import connect
 from runtime.dev_server import dev_server, find_temporal, free_ports
 from runtime.provider_settings import provider_settings
 from runtime.settings import Settings, StartupError
-from tests.support.worker_start import start_worker
+from tests.support.worker_process import ended_worker
 
 SECRET = "sk-not-to-be-shown"
 BAD_DEPLOYMENTS = ("a.b", "a:b", "__a", " a", "a\n", "a\x00b", "\udc80", "\u00e4" * 128)
@@ -24,7 +24,7 @@ NOWHERE = "127.0.0.1:1"
 def run_worker(*arguments: str, environment: Mapping[str, str] | None = None) -> CompletedProcess[str]:
     """A worker that knows of no server and has a key."""
     variables = {"TEMPORAL_ADDRESS": NOWHERE, "OPENAI_API_KEY": SECRET, **(environment or {})}
-    return start_worker(*arguments, environment=variables)
+    return ended_worker(*arguments, environment=variables)
 
 
 def complaints(finished: CompletedProcess[str]) -> list[str]:

@@ -17,7 +17,7 @@ from tests.support.agents import PROMPT
 from tests.support.harness import Harness, attempts, histories
 from tests.support.tool_worker import outcomes, outcomes_of, texts_in, texts_in_history, tool_worker
 from tests.support.waiting import eventually
-from tests.support.worker_start import start_worker
+from tests.support.worker_process import ended_worker
 
 # With what JSON escapes, and the beginning of another one.
 SECRET = 'TEST-TOKEN-9"\\é'
@@ -291,6 +291,6 @@ def pay(invocation: ToolInvocation) -> None:
 agent = AgentSpec(name="payer", instructions="Pay.", model="scripted:examples/refund_desk/script.json", tools=(pay,))
 """
     )
-    finished = start_worker("--app", "payer", environment={"PYTHONPATH": str(tmp_path), "SHOP_KEY": SECRET})
+    finished = ended_worker("--app", "payer", environment={"PYTHONPATH": str(tmp_path), "SHOP_KEY": SECRET})
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == "worker: tool pay: set BANK_KEY\n"

@@ -1,14 +1,9 @@
 """Watching runs: every viewer ends with what the run recorded, and no run is any worse for being watched."""
 
 import asyncio
-import os
-import sys
 import time
-from asyncio import create_subprocess_exec
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -23,9 +18,10 @@ from runtime.serving import delta_sink
 from runtime.settings import Settings, StartupError
 from tests.providers.model_server import ModelServer, Response, chat_reply
 from tests.support.agents import PROMPT, scripted_agent
-from tests.support.harness import CHECKOUT, Harness, attempts, histories, state_of, transcript_of
+from tests.support.harness import Harness, attempts, histories, state_of, transcript_of
 from tests.support.tool_worker import texts_in_history
 from tests.support.watching import Relay, Viewer, answer, broken_off, calls, in_parts, says, watched_worker
+from tests.support.worker_process import worker_process
 from tests.test_cancellation import cancelled_state
 
 TOKEN = "token-for-the-receiver"
@@ -310,34 +306,26 @@ def test_the_settings_make_a_sink_and_are_not_shown() -> None:
     assert TOKEN not in str(refused.value)
 
 
-async def test_a_worker_posts_to_the_url_of_its_settings(harness: Harness, server: DevServer, tmp_path: Path) -> None:
+async def test_a_worker_posts_to_the_url_of_its_settings(harness: Harness, server: DevServer) -> None:
     async with (
         ModelServer([answer(says("Posted."))]) as model,
         ModelServer(lambda _: Response.of({}, 500)) as receiver,
     ):
-        environment = {
-            **os.environ,
-            "TEMPORAL_ADDRESS": server.address,
+        settings = {
             "STEADYHAND_MODEL": "openai:any",
             "OPENAI_API_KEY": "any-key-at-all",
             "OPENAI_BASE_URL": model.base_url,
             "STEADYHAND_DELTAS_URL": f"{receiver.base_url}/{TOKEN}",
             "STEADYHAND_DELTAS_TOKEN": TOKEN,
         }
-        command = [sys.executable, "worker.py", "--app", "tests.apps.payments", "--task-queue", harness.task_queue]
-        with (tmp_path / "stderr").open("wb") as stderr:
-            worker = await create_subprocess_exec(*command, cwd=CHECKOUT, env=environment, stdout=PIPE, stderr=stderr)
-        assert worker.stdout is not None
-        try:
-            assert await worker.stdout.readline()
+        async with worker_process("tests.apps.payments", harness.task_queue, server.address, settings) as worker:
             result = await (await harness.start({"agent": "refunder", "prompt": "Go."})).result()
-        finally:
-            worker.terminate()
-            await worker.communicate()
+            await worker.terminate()
+            log = worker.log()
     assert result.text == "Posted."
     assert {request.headers["authorization"] for request in receiver.requests} == {f"Bearer {TOKEN}"}
     assert {request.path for request in receiver.requests} == {f"/v1/{TOKEN}"}
-    (line,) = (tmp_path / "stderr").read_text().splitlines()
+    (line,) = log.splitlines()
     assert line.endswith(
         f"steadyhand.deltas: deltas of call_model of {result.workflow_id}, attempt 1, are given up: HTTPStatusError"
     )

@@ -1,5 +1,5 @@
 """An agent with many calls a round, its tools taken from a set, and a worker that replays its runs at every step:
-`python -m tests.apps.uncached --app tests.apps.uncached --task-queue <queue>`."""
+`python -m tests.apps.uncached <task queue>`."""
 
 import asyncio
 import sys
