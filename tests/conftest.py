@@ -1,5 +1,6 @@
 """The real server, once a session, and a harness for each test."""
 
+import gc
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,12 @@ from tests.support.harness import Harness
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("steadyhand", deadline=None)
 settings.load_profile("steadyhand")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now, thousands of tests, stays to the end: the collector need not go through it again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @asynccontextmanager
