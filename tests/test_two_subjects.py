@@ -14,7 +14,7 @@ from contracts.tools import ToolInvocation
 from tests.support.agents import scripted_agent
 from tests.support.harness import Handle, Harness, pending_approval
 
-ROUNDS = 10
+ROUNDS = 6
 PEOPLE = [("acme", "ann"), ("acme", "bob"), ("globex", "ann"), ("globex", "cleo")]
 
 
