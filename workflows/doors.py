@@ -124,8 +124,9 @@ class Doors:
         return accepted
 
     def _refuse_cancel(self, reason: str) -> NoReturn:
-        revision = self._state.journal.sequence
         self._state.journal.record("cancel_refused", reason=reason)
+        # The refusal is an event too: this is the revision at which the same request would be taken.
+        revision = self._state.journal.sequence
         message = f"{reason}; its revision is {revision}"
         raise ApplicationError(message, revision, type="CancelRefused", non_retryable=True)
 
