@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 from activities.tool_secrets import ToolSecrets
 from contracts.outcomes import ErrorCategory, ToolOutcome, failure
@@ -28,6 +29,15 @@ class ToolError(Exception):
         compensation_token: str | None = None,
     ) -> None:
         super().__init__(message)
+        # Here it is an exception of the tool's like any other, in the log with its place in the tool. Later it would be
+        # an end that nobody understands.
+        if category not in get_args(ErrorCategory):
+            known = ", ".join(get_args(ErrorCategory))
+            raise ValueError(f"{category!r} is no category of ToolError; there are: {known}")
+        if not all(isinstance(text, str) for text in (message, code, compensation_token or "")):
+            raise TypeError("message, code and compensation_token of a ToolError are texts")
+        if not isinstance(retry_after, int | float | None):
+            raise TypeError("retry_after of a ToolError is a number of seconds")
         self.category = category
         self.message = message
         self.code = code

@@ -67,6 +67,33 @@ async def test_the_last_attempt_does_not_speak_for_the_earlier_ones(
     assert len(till.rows) <= 1
 
 
+async def test_a_tool_error_that_is_none_fails_where_it_is_raised_and_says_why(harness: Harness) -> None:
+    """What the model, the history and the log then say is the mistake, and not that nobody saw the end."""
+
+    @tool(side_effect="write")
+    def pay(how: int) -> None:
+        """Pay."""
+        match how:
+            case 0:
+                raise ToolError("not_payed", "no")  # type: ignore[arg-type]
+            case 1:
+                raise ToolError("conflict", KeyError("no"))  # type: ignore[arg-type]
+            case 2:
+                raise ToolError("conflict", "no", code=409)  # type: ignore[arg-type]
+            case _:
+                raise ToolError("conflict", "no", retry_after="5")  # type: ignore[arg-type]
+
+    replies = script(calls(*(("pay", {"how": how}) for how in range(4))), says("Done."))
+    async with harness.worker(scripted_agent(pay), scripts={"main": replies}):
+        result = await (await harness.start(PROMPT)).result()
+    assert [effect.state for effect in result.effects] == ["unknown"] * 4
+    errors = [record.error for record in result.tool_results]
+    assert [error.code for error in errors if error] == ["ValueError", "TypeError", "TypeError", "TypeError"]
+    assert errors[0]
+    assert "'not_payed' is no category of ToolError; there are: invalid_input," in errors[0].message
+    assert all(error and "(reference " in error.message for error in errors)
+
+
 async def test_a_deploy_between_two_attempts_does_not_make_it_not_done(harness: Harness) -> None:
     """Attempt 1 commits and fails on version 1; the worker that comes next has version 2 only."""
     first_attempt = asyncio.Event()
