@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from temporalio import activity
 
-from activities.hook_calls import HookCalls
 from activities.hooks import Hooks
 from activities.in_flight import CapacityExhausted, InFlight
 from activities.providers.interface import CompletionRequest
@@ -16,6 +15,7 @@ from contracts.context import ExecutionContext
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Harness, attempts, calls, histories, says, script
 from tests.support.tool_worker import outcomes, tool_worker
+from tests.support.waiting import eventually
 
 
 async def test_the_pool_of_tools_is_bounded_and_a_full_one_refuses_rather_than_waits() -> None:
@@ -25,12 +25,14 @@ async def test_the_pool_of_tools_is_bounded_and_a_full_one_refuses_rather_than_w
         running.release()
         assert release.wait(30)
 
-    in_flight = InFlight(threads=3, patience=0.01)
-    bodies = [await in_flight.begin(hold, in_thread=True) for _ in range(3)]
-    for _ in range(3):
+    in_flight, loop = InFlight(), asyncio.get_running_loop()
+    bodies = [await in_flight.begin(hold, in_thread=True) for _ in range(32)]
+    for _ in range(32):
         assert await asyncio.to_thread(running.acquire, timeout=30)
+    began = loop.time()
     with pytest.raises(CapacityExhausted):
         await in_flight.begin(hold, in_thread=True)
+    assert 1.9 < loop.time() - began < 10
     release.set()
     await asyncio.gather(*(body.future for body in bodies))
     again = await in_flight.begin(partial(running.acquire, blocking=False), in_thread=True)
@@ -50,6 +52,38 @@ async def test_a_worker_without_slots_is_refused(harness: Harness) -> None:
             raise AssertionError("served")
 
 
+async def test_a_worker_has_a_hundred_slots_unless_its_host_says_otherwise(harness: Harness) -> None:
+    async with harness.worker(scripted_agent()) as worker:
+        assert worker.config()["max_concurrent_activities"] == 100
+
+
+async def test_what_no_slot_takes_waits_in_temporal(harness: Harness) -> None:
+    release, running, most = asyncio.Event(), list[int](), 0
+
+    @tool(side_effect="read")
+    async def look(number: int) -> str:
+        """Look, and see who else does."""
+        nonlocal most
+        running.append(number)
+        most = max(most, len(running))
+        await release.wait()
+        running.remove(number)
+        return "seen"
+
+    batch = [("look", {"number": number}) for number in range(3)]
+    async with tool_worker(harness, look, calling=batch, together=True, slots=1):
+        run = await harness.start(PROMPT)
+
+        async def one_at_work() -> bool:
+            pending = (await run.describe()).raw_description.pending_activities
+            return sorted(each.HasField("last_started_time") for each in pending) == [False, False, True]
+
+        await eventually(one_at_work, patience=10)
+        release.set()
+        await run.result()
+    assert most == 1
+
+
 async def test_hooks_do_not_wait_for_threads_of_tools(harness: Harness) -> None:
     """The pool of tools is full; the hook of the model call has a thread all the same, and the run ends."""
     seen: list[str] = []
@@ -58,14 +92,16 @@ async def test_hooks_do_not_wait_for_threads_of_tools(harness: Harness) -> None:
         seen.append(threading.current_thread().name)
         return request
 
-    hooks = HookCalls({"tester": Hooks("tester", prepare_model_request=watch)})
     full, release = InFlight(threads=1, patience=0.01), threading.Event()
     body = await full.begin(release.wait, in_thread=True)
-    request = CompletionRequest("m", "Be brief.", (), ())
-    answered = await hooks.answer("tester", "prepare_model_request", request, ExecutionContext())
-    assert (answered, len(seen)) == (request, 1)
+    hooks = [Hooks("tester", prepare_model_request=watch)]
+    async with tool_worker(harness, hooks=hooks, in_flight=full):
+        run = await harness.start(PROMPT)
+        async with asyncio.timeout(20):
+            result = await run.result()
     release.set()
     await body.future
+    assert (result.text, seen) == ("Done.", ["tool"])
 
 
 async def test_a_run_needs_no_slot_of_its_own_activities(harness: Harness) -> None:
@@ -77,7 +113,8 @@ async def test_a_run_needs_no_slot_of_its_own_activities(harness: Harness) -> No
         return "seen"
 
     async with tool_worker(harness, look, calling=[("look", {})] * 3, together=True, slots=1):
-        seen = await outcomes(harness)
+        async with asyncio.timeout(20):
+            seen = await outcomes(harness)
     assert [outcome.text for outcome in seen] == ["seen"] * 3
 
 
@@ -86,9 +123,10 @@ async def test_what_a_worker_has_accepted_it_finishes_before_it_stops(harness: H
 
     @tool(side_effect="write")
     async def pay() -> str:
-        """Pay, only once the worker is stopping."""
+        """Pay, only once the worker is stopping, and not at once."""
         began.set()
         await activity.wait_for_worker_shutdown()
+        await activity.client().get_workflow_handle(activity.info().workflow_id or "").describe()
         return "paid"
 
     scripts = {"main": script(calls(("pay", {})), says("Paid."))}

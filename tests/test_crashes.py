@@ -1,5 +1,6 @@
 """Real worker processes, killed with SIGKILL at the moments that count. Effects are counted in a real SQLite table."""
 
+import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -96,4 +97,5 @@ async def test_a_worker_ends_on_sigterm_though_a_tool_does_not(harness: Harness,
         result = await run.result()
         assert result.tool_results[0].error is not None
         assert result.tool_results[0].error.category == "timeout"
-        assert await worker.terminate() == 0
+        async with asyncio.timeout(30):
+            assert await worker.terminate() == 0

@@ -11,6 +11,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.worker import Worker
 
 from activities.catalog import Catalog
+from activities.hooks import Hooks
 from activities.in_flight import InFlight
 from activities.providers.scripted import Scripted
 from activities.tool_provider import ToolProvider
@@ -28,6 +29,7 @@ async def tool_worker(
     *tools: ToolContract,
     calling: Sequence[tuple[str, Mapping[str, JsonValue]]] | None = None,
     providers: Sequence[ToolProvider] = (),
+    hooks: Sequence[Hooks] = (),
     settings: Mapping[str, str] | None = None,
     in_flight: InFlight | None = None,
     slots: int = 100,
@@ -41,7 +43,7 @@ async def tool_worker(
     async with agent_worker(
         harness.client,
         harness.task_queue,
-        Catalog([scripted_agent(*tools)], providers=providers),
+        Catalog([scripted_agent(*tools)], providers=providers, hooks=hooks),
         {"scripted": Scripted(CHECKOUT, {"main": replies})},
         tool_settings=settings or {},
         in_flight=in_flight,
