@@ -61,7 +61,8 @@ def prompt(how: How) -> dict[str, object]:
 async def ended(harness: Harness, run: Handle, how: How) -> None:
     """See that the run ends as it should, soon, and in few steps."""
     with pytest.raises(WorkflowFailureError) as failed:
-        await run.result()
+        async with asyncio.timeout(3 * SOON_SECONDS):
+            await run.result()
     cause = failed.value.cause
     if how == "cancelled":
         assert isinstance(cause, CancelledError)
@@ -91,18 +92,20 @@ async def test_r26_waiting_runs_end_soon_and_the_worker_serves_another(
     model = Held()
     agent = scripted_agent().model_copy(update={"model": "held:main"})
     async with harness.worker(agent, providers={"held": model}, max_cached_workflows=cached):
-        runs = [await harness.start(prompt(how)) for _ in range(3)]
-        # A deadline does not wait until the model has been asked.
-        if how == "cancelled":
-            await model.holds(3)
+        try:
+            runs = [await harness.start(prompt(how)) for _ in range(3)]
+            # A deadline does not wait until the model has been asked.
+            if how == "cancelled":
+                await model.holds(3)
+                for run in runs:
+                    await run.cancel()
             for run in runs:
-                await run.cancel()
-        for run in runs:
-            await ended(harness, run, how)
-        # While three calls still ignore that nobody waits for them.
-        probe = await harness.start({"agent": "tester", "prompt": "Probe."})
-        assert (await probe.result()).text == "Served."
-        model.release.set()
+                await ended(harness, run, how)
+            # While three calls still ignore that nobody waits for them.
+            probe = await harness.start({"agent": "tester", "prompt": "Probe."})
+            assert (await probe.result()).text == "Served."
+        finally:
+            model.release.set()
     assert "eadlock" not in caplog.text
 
 

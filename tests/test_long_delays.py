@@ -136,5 +136,8 @@ async def test_a_run_is_cancelled_while_it_waits(skipping: WorkflowEnvironment) 
         with pytest.raises(WorkflowFailureError) as ended:
             await run.result()
         state = await state_of(run)
+        (history,) = await histories(harness.client, run.id)
     assert isinstance(ended.value.cause, CancelledError)
+    # It does not wait for the hours to pass first.
+    assert not [event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED]
     assert (state.status, state.usage.input_tokens, model.calls) == ("cancelled", 1, 1)
