@@ -451,7 +451,8 @@ async def test_a_run_cancelled_between_two_attempts_makes_no_second_one(harness:
         await event_of(run, "compensation_completed")
         await run.cancel()
         with pytest.raises(WorkflowFailureError):
-            await run.result()
+            async with asyncio.timeout(20):
+                await run.result()
         state = await state_of(run)
         (outcome,) = await outcomes_of(run)
         assert "tool retry cancelled during backoff" in await answer_of(run)
