@@ -43,6 +43,7 @@ async def test_calls_run_whatever_the_finish_reason_says(harness: Harness, finis
     async with served(harness, asked, ANSWER):
         result = await (await harness.start(PROMPT)).result()
     assert (result.text, result.tool_results[0].text) == ("Done.", "found a")
+    assert result.finish_reason == "stop", "that of the answer"
 
 
 @pytest.mark.parametrize("empty", [EMPTY, BLANK])

@@ -209,7 +209,7 @@ async def test_a_run_that_cannot_be_started_has_no_end_and_one_that_was_has_one(
         assert await run.result() == first
         broken = await harness.start({"agent": "nobody", "prompt": "Go."})
         errors = [(await failure_of(broken))[0] for _ in range(2)]
-    assert first.text == "Done."
+    assert (first.text, first.error) == ("Done.", None)
     assert [error.type for error in errors] == ["UnknownAgent", "UnknownAgent"]
 
 

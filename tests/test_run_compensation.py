@@ -137,6 +137,8 @@ async def test_a_run_past_its_deadline_ends_as_timed_out_and_undoes_its_effects(
         events = await events_of(run)
     assert error.type == "DeadlineExceeded"
     assert (state.status, partial.status, partial.text) == ("timed_out", "timed_out", "Let me see.")
+    assert partial.error is not None
+    assert (partial.error.type, partial.error.message) == (error.type, error.message)
     assert [record.call_id for record in partial.tool_results] == ["call_1", "call_2"]
     assert hotel.log == ["book 1", "give back 1"]
     assert events[-1].type == "run_timed_out"
