@@ -109,6 +109,10 @@ async def test_a_read_in_flight_is_stopped(harness: Harness) -> None:
         await run.cancel()
         await cancelled_state(run)
         await stopped.wait()
+        (answer,) = [message for message in (await transcript_of(run)).messages if message.role == "tool"]
+    # It had begun, so nothing says that it had not.
+    assert '"category": "cancelled"' in answer.text
+    assert "not_started" not in answer.text
 
 
 async def test_a_write_that_completes_all_the_same_is_recorded_as_done(harness: Harness) -> None:

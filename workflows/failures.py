@@ -103,10 +103,11 @@ def tool_outcome(
 def _unseen(error: ActivityError, contract: ToolContract, after_unknown: bool) -> ToolOutcome:
     """The outcome of an activity whose end says nothing of the tool's."""
     cause = error.cause
-    # A call that completes later is not waited for when it is cancelled, so nobody is told whether it was started. And
-    # between two attempts an activity counts as not started, though the first may have taken effect.
+    # A call without effect, or one that completes later, is not waited for when it is cancelled, so nobody is told
+    # whether it was started. And between two attempts an activity counts as not started, though the first may have
+    # taken effect.
     between = bool(error.scheduled_event_id) and contract.repeatable and contract.retry.max_attempts > 1
-    not_told = contract.completes_later or (between and contract.has_effect)
+    not_told = not contract.has_effect or contract.completes_later or between
     not_begun = not error.started_event_id and not after_unknown and not not_told
     if isinstance(cause, CancelledError) and (not_begun or not contract.has_effect):
         return failure("cancelled", "the call was cancelled", code="not_started" if not_begun else "")
