@@ -73,12 +73,14 @@ async def test_an_operator_undoes_these_calls_or_all_and_again(harness: Harness)
         run = await harness.start({**FAIL_RUN, "context": {"tenant_id": "acme"}})
         _, partial = await failure_of(run)
         named = {"workflow_id": run.id, "run_id": partial.run_id, "call_ids": ["call_2", "call_9"]}
-        some = await (await harness.compensate(named)).result()
+        error, some = await refused(await harness.compensate(named))
         everything = await (await harness.compensate({"workflow_id": run.id})).result()
         kept = await ledger_of(run)
     assert hotel.log[3:] == ["give back 2", "give back 3", "give back 1"]
     assert (some.workflow_id, some.run_id) == (run.id, partial.run_id)
     assert undone(some) == [("call_2", "compensated", "compensated")]
+    # The other named call is none of this run's, which must not look like success.
+    assert (error.type, error.message) == ("InvalidInput", "1 named calls with nothing to undo: call_9")
     # The closed run stays as it is: what was undone before is for the undo to tell.
     assert undone(everything) == [
         ("call_3", "compensated", "compensated"),
@@ -217,11 +219,17 @@ async def test_a_long_ledger_is_undone_page_by_page_and_execution_by_execution(i
             await harness.compensate({"workflow_id": run.id, "run_id": first_run_id(chain[0])})
         )
         undoings = await histories(harness.client, undoing.id)
+        named = [f"call_{number}" for number in range(1, 41)]
+        await (await harness.compensate({"workflow_id": run.id, "call_ids": named})).result()
+        error_of_named, _ = await refused(
+            await harness.compensate({"workflow_id": run.id, "call_ids": ["call_0", *named]})
+        )
+    assert error_of_named.message == "1 named calls with nothing to undo: call_0"
     assert len(chain) > 1
     assert "name its last execution" in error_of_first.message
     assert len(undoings) > 1
     assert error.message == "1 effects could not be undone: call_40 (book)"
     assert [effect.call_id for effect in result.effects] == [f"call_{number}" for number in range(40, 0, -1)]
     assert [effect.state for effect in result.effects] == ["compensation_failed", *["compensated"] * 39]
-    assert hotel.log[40:] == [f"give back {room}" for room in range(38, -1, -1)]
+    assert hotel.log[40:79] == [f"give back {room}" for room in range(38, -1, -1)]
     await harness.check_histories()

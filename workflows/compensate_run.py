@@ -21,6 +21,7 @@ from contracts.effects import (
 )
 from contracts.records import MalformedPayload
 from contracts.runs import ErrorType
+from contracts.text import cut
 from workflows import options as activity_options
 from workflows.doors import NO_PAYLOAD
 from workflows.effects import latest
@@ -32,7 +33,8 @@ from workflows.undoing import undo, undo_request
 @workflow.defn(name="CompensateRun", failure_exception_types=BUGS)
 class CompensateRun:
     """Starts with one `CompensateRunInput`, ends with a `CompensateRunResult`, or fails with an `ApplicationError`
-    whose first detail is that: as CompensationFailed where an effect is left, after all others were tried."""
+    whose first detail is that: as CompensationFailed where an effect is left, as InvalidInput where a named call has
+    nothing to undo, after all others were tried."""
 
     def __init__(self) -> None:
         self._run_id = ""
@@ -63,6 +65,10 @@ class CompensateRun:
             left = [effect for effect in self._effects if effect.state == "compensation_failed"]
             named = ", ".join(f"{effect.call_id} ({effect.tool})" for effect in left[:10])
             self._fail(wanted, "CompensationFailed", f"{self._left} effects could not be undone: {named}")
+        if not_tried := self._not_tried(wanted):
+            # Whoever names a call means it: that nothing was done must not look like success.
+            named = cut(", ".join(not_tried[:10]), 500)
+            self._fail(wanted, "InvalidInput", f"{len(not_tried)} named calls with nothing to undo: {named}")
         return self._result(wanted)
 
     def _resume(self, wanted: CompensateRunInput) -> int | None:
@@ -87,7 +93,10 @@ class CompensateRun:
             effects_omitted=self._omitted + len(self._effects) - len(shown),
             effects_left=self._left,
         )
-        workflow.continue_as_new(wanted.model_copy(update={"run_id": self._run_id, "carried": carried}))
+        call_ids = self._not_tried(wanted) if wanted.call_ids is not None else None
+        workflow.continue_as_new(
+            wanted.model_copy(update={"run_id": self._run_id, "call_ids": call_ids, "carried": carried})
+        )
 
     async def _read(self, wanted: CompensateRunInput, before: int | None) -> ClosedLedger:
         run_id = self._run_id or wanted.run_id
@@ -116,6 +125,11 @@ class CompensateRun:
             self._left += undone.state == "failed"
             if self._is_cancelled:
                 raise asyncio.CancelledError
+
+    def _not_tried(self, wanted: CompensateRunInput) -> tuple[str, ...]:
+        """The calls that were named and not come to."""
+        tried = {effect.call_id for effect in self._effects}
+        return tuple(call_id for call_id in wanted.call_ids or () if call_id not in tried)
 
     def _note_cancelled(self) -> None:
         self._is_cancelled = True
