@@ -2,11 +2,13 @@
 
 import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from activities.tooling import tool
+from contracts.policies import CompensationRule
 from contracts.runs import AgentRunResult
+from contracts.tools import UndoOutcome, UndoRequest
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import Handle, Harness, attempts, calls, failure_of, pending_approval, says, script, state_of
 from tests.support.other_runs import Redeployed, other_worker
@@ -75,6 +77,38 @@ async def test_a_worker_that_lacks_a_tool_spends_none_of_its_attempts(harness: H
         result = await run.result()
     assert [(record.text, record.attempts) for record in result.tool_results] == [("moved 50", 1)]
     assert [effect.state for effect in result.effects] == ["done"]
+
+
+async def test_a_worker_that_lacks_an_undo_spends_none_of_its_attempts(harness: Harness) -> None:
+    @tool(side_effect="write", compensation=CompensationRule(max_attempts=1))
+    def book() -> str:
+        """Book a seat."""
+        return "booked"
+
+    @book.undo
+    def give_back(request: UndoRequest) -> UndoOutcome:
+        return UndoOutcome(state="compensated")
+
+    replies = script(calls(("book", {})), calls(("transfer", {"amount": 50})), says("-"))
+    agent = scripted_agent(book, transfer).model_copy(update={"compensate_on": ("cancelled",)})
+    run = await harness.start(PROMPT)
+    async with harness.worker(agent, scripts={"main": replies}):
+        await pending_approval(run)
+    async with harness.worker(AGENT, scripts={"main": replies}):
+        await run.cancel()
+
+        async def refused() -> bool:
+            return any(
+                event.HasField("activity_task_failed_event_attributes") for event in (await run.fetch_history()).events
+            )
+
+        await eventually(refused)
+        assert (await state_of(run)).effects[0].state == "done"
+    async with harness.worker(agent, scripts={"main": replies}):
+        with pytest.raises(WorkflowFailureError):
+            await run.result()
+        (effect,) = (await state_of(run)).effects
+    assert effect.state == "compensated"
 
 
 async def test_a_worker_that_lacks_an_activity_of_the_runtime_delays_a_run(harness: Harness) -> None:

@@ -78,7 +78,11 @@ def undo(contract: ToolContract, rule: CompensationRule) -> ActivityConfig:
         task_queue=contract.task_queue,
         start_to_close_timeout=timedelta(seconds=rule.timeout) + TOOL_GRACE,
         heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
-        retry_policy=RetryPolicy(maximum_attempts=rule.max_attempts, maximum_interval=timedelta(minutes=1)),
+        retry_policy=RetryPolicy(
+            maximum_attempts=rule.max_attempts,
+            maximum_interval=timedelta(minutes=1),
+            non_retryable_error_types=REFUSED,
+        ),
     )
 
 
