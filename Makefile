@@ -11,7 +11,7 @@ worker: .venv/embedded.done
 	$(RUN) worker.py --app examples.refund_desk --dev-server
 
 # Each run imports the workflow's modules anew: with their bytecode cached that is a tenth of a second less. The servers,
-# written in Go, need a seventh less of the processor where each keeps to one core and seldom collects garbage.
+# written in Go, need less of the processor where each keeps to one core and seldom collects garbage.
 TEST := PYTHONDONTWRITEBYTECODE= GOMAXPROCS=1 GOGC=800 $(RUN) -m pytest -n 4 --dist worksteal
 
 test: .venv/dev.done
