@@ -13,14 +13,21 @@ from activities.providers.interface import Completion, CompletionRequest, Publis
 from activities.tooling import Tool, tool
 from contracts.agents import AgentSpec
 from contracts.messages import Message
+from contracts.policies import CompensationRule
+from contracts.tools import UndoRequest
 from runtime.dev_server import DevServer
 from tests.support.agents import PROMPT, scripted_agent
 from tests.support.harness import (
     Handle,
     Harness,
+    calls,
+    event_of,
+    event_types,
     events_of,
+    failure_of,
     histories,
     pending_approval,
+    script,
     state_of,
     transcript_of,
 )
@@ -203,9 +210,41 @@ async def test_a_cancellation_while_a_run_continues_as_new_again_and_again_is_no
         with pytest.raises(WorkflowFailureError):
             await run.result()
         state = await state_of(run)
-        last = (await events_of(run))[-1]
+        events = await events_of(run)
     assert accepted["reason"] == "-"
-    assert (state.status, last.type, last.data) == ("cancelled", "run_cancelled", {"reason": "-"})
+    # Whoever goes on talking is refused, and keeps the server from closing the run for a moment.
+    types = [event.type for event in events]
+    end = types.index("run_cancelled")
+    assert (state.status, events[end].data) == ("cancelled", {"reason": "-"})
+    assert "message_added" not in types[types.index("cancel_accepted") :]
+    assert set(types[end + 1 :]) <= {"signal_refused"}
+
+
+async def test_a_message_to_a_run_that_is_ending_is_refused(harness: Harness) -> None:
+    undoing, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(side_effect="write", compensation=CompensationRule())
+    def book() -> str:
+        """Book."""
+        return "booked"
+
+    @book.undo
+    async def give_back(request: UndoRequest) -> None:
+        undoing.set()
+        await go_on.wait()
+
+    agent = scripted_agent(book, max_rounds=1).model_copy(update={"compensate_on": ("failed",)})
+    async with harness.worker(agent, scripts={"main": script(calls(("book", {})), calls(("book", {})))}):
+        run = await harness.start(PROMPT)
+        await undoing.wait()
+        await add(run, "too late")
+        refused = await event_of(run, "signal_refused")
+        go_on.set()
+        error, _ = await failure_of(run)
+        types = await event_types(run)
+    assert error.type == "MaxRoundsExceeded"
+    assert refused.data == {"name": "add_message", "reason": "the run is ending already"}
+    assert "message_added" not in types
 
 
 async def test_a_decision_in_the_task_that_opens_the_next_execution_is_taken(impatient: DevServer) -> None:

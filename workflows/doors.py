@@ -134,6 +134,9 @@ class Doors:
         self._state.approvals.decide(payload)
 
     def _add_message(self, payload: bytes) -> None:
+        if self._interruption.is_too_late:
+            # It would never join the conversation, and must not look as if it had.
+            raise MessageRefused("the run is ending already")
         self._state.inbox.take(payload)
 
     def _refuse(self, name: str, reason: str) -> None:
