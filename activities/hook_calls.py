@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 from temporalio.exceptions import ApplicationError
 
 from activities.hooks import Hooks
-from activities.in_flight import GivenUp, InFlight
+from activities.in_flight import GivenUp, InFlight, is_cancellation
 from contracts.hooks import HookName
 
 log = logging.getLogger("steadyhand.hooks")
@@ -49,8 +49,7 @@ class HookCalls:
             if inspect.isawaitable(answer):
                 answer = await in_flight.run(label, finished, answer, hooks.timeout_seconds)
         except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if is_cancellation(error):
                 raise
             log.exception("%s raised", label)
             said = str(error) if isinstance(error, GivenUp) else type(error).__name__

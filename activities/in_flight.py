@@ -125,6 +125,13 @@ class InFlight:
         _retrieve(future)
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Whether this is a cancellation of the task that sees it. Other people's code may raise CancelledError by itself,
+    and that is an exception like any other."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 def _run(call: Callable[[], object], future: asyncio.Future[object]) -> None:
     """Make the call in this thread and hand what it came to over to the future's loop."""
     try:
@@ -140,12 +147,10 @@ async def _awaited(call: Callable[[], object]) -> object:
     try:
         result = call()
         return await result if isinstance(result, Awaitable) else result
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+    except BaseException as error:
+        if is_cancellation(error):
             raise
-        return Raised(error)
-    except BaseException as error:  # noqa: BLE001 - see `begin`
+        # See `begin`.
         return Raised(error)
 
 

@@ -13,6 +13,7 @@ from activities.arguments import propose
 from activities.delta_sinks import DeltaSink, Dropped
 from activities.deltas import DeltaPublisher
 from activities.heartbeats import beating
+from activities.in_flight import is_cancellation
 from activities.keywords import Budget
 from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
@@ -83,7 +84,9 @@ class ModelCalls(ModelActivities):
             return await self._reply(attempt, agent, model, provider, prepared, publish)
         except (ModelFailure, ApplicationError):
             raise
-        except Exception as bug:
+        except BaseException as bug:
+            if is_cancellation(bug):
+                raise
             # The reply may be paid for: a retry would pay for the same bug again.
             log.exception("a bug while calling the model")
             reason = f"{type(bug).__name__} while calling the model; the worker's log has the details"

@@ -31,7 +31,7 @@ def outcome_of(value: object, secrets: ToolSecrets = NO_SECRETS) -> ToolOutcome:
         json.dumps((outcome.data, outcome.metadata))
         return bounded(secrets.hidden_in_outcome(outcome))
     # The value's own code writes it, so anything may be raised; the effect has happened, and a retry would repeat it.
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001
         kind = type(value).__name__
         message = f"the tool ran, but its result of type {kind} cannot be written as JSON"
         return failure("internal", message, code="result_not_json")

@@ -60,7 +60,8 @@ def _prepared(
         prepared = prepare(outcome)
         if prepared is not None:
             prepared = bounded(secrets.hidden_in_outcome(prepared.model_copy(update={"projection": None})))
-    except Exception:
+    # SystemExit and its like too: what was done would be unknown, and what they say would leave as it is.
+    except BaseException:
         log.exception("prepare_result of tool %s failed", contract.name)
         prepared = None
     if prepared is not None and (prepared.ok or not outcome.ok):

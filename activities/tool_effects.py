@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt
 from activities.heartbeats import beating
-from activities.in_flight import CapacityExhausted, GivenUp, InFlight
+from activities.in_flight import CapacityExhausted, GivenUp, InFlight, is_cancellation
 from activities.settling import settle
 from activities.spans import describe_span
 from activities.tool_secrets import ToolSecrets
@@ -48,7 +48,7 @@ class ToolEffects:
             async with self._attempt(tool, request.invocation, seconds) as invocation:
                 connected = request.model_copy(update={"invocation": invocation})
                 done = await self._made(tool, tool.undo_function, invocation, connected, seconds)
-            undone = done if isinstance(done, UndoOutcome) else UndoOutcome(text="" if done is None else str(done))
+            undone = done if isinstance(done, UndoOutcome) else UndoOutcome(text=done if isinstance(done, str) else "")
             text = cut(encodable(ToolSecrets.of(tool, self._settings).hidden(undone.text)), UNDO_TEXT_MAX_BYTES)
             return undone.model_copy(update={"text": text, "attempts": activity.info().attempt})
 
@@ -107,7 +107,10 @@ class ToolEffects:
             raise _failed(told, repeatable=True) from None
         except ToolError as error:
             raise _failed(error.outcome(secrets), repeatable=error.retryable) from None
-        except Exception as error:
+        except BaseException as error:
+            # SystemExit and its like too: as they are, they would leave unbounded and with what they say.
+            if is_cancellation(error):
+                raise
             log.exception("%s failed (reference %s)", activity.info().activity_type, reference(invocation))
             raise _failed(unexpected(tool, invocation, error, secrets), repeatable=True) from None
 

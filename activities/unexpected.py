@@ -51,7 +51,7 @@ def reference(invocation: ToolInvocation) -> str:
 def _short(error: BaseException, secrets: ToolSecrets) -> str:
     try:
         lines = secrets.hidden(str(error)).splitlines()
-    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+    except BaseException:  # noqa: BLE001 - an exception that cannot even say what it is
         return "(no text)"
     first = _CREDENTIALS.sub("***", encodable(lines[0])) if lines else "(no text)"
     short = head(first, TEXT_MAX_BYTES)
