@@ -1,6 +1,6 @@
 """The effect ledger: what each call that may change the world came to, and what is needed to undo it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from contracts.outcomes import ErrorCategory, ToolOutcome
 from contracts.records import Record, SparseRecord
 from contracts.tools import ToolContract, ToolInvocation
 
+CallId = Annotated[str, Field(max_length=20)]
 EffectState = Literal["done", "failed", "unknown", "compensated", "compensation_failed"]
 
 LEDGER_PAGE_MAX_BYTES = 524_288
@@ -84,7 +85,7 @@ class CompensateRunInput(Record):
 
     workflow_id: str = Field(min_length=1, max_length=1_000)
     run_id: str | None = Field(default=None, min_length=1, max_length=200)
-    call_ids: tuple[str, ...] | None = None
+    call_ids: tuple[CallId, ...] | None = Field(default=None, max_length=10_000, fail_fast=True)
     carried: UndoneSoFar | None = None
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from contracts.records import SparseRecord
+from contracts.records import FromOutside, SparseRecord
 
 
 class ToolCall(SparseRecord):
@@ -74,7 +74,7 @@ class Message(SparseRecord):
 
     role: Literal["user", "assistant", "tool"]
     text: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: FromOutside[ToolCall] = ()
     call_id: str | None = None
     ok: bool = True
     opaque: tuple[JsonValue, ...] = ()

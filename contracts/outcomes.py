@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from contracts.canonical import canonical_json
-from contracts.records import SparseRecord
+from contracts.records import FromOutside, SparseRecord
 from contracts.text import cut, encodable, head, legal_json, surrogates
 
 ErrorCategory = Literal[
@@ -92,7 +92,7 @@ class ToolOutcome(SparseRecord):
     resource_version: str | None = None
     compensation_required: bool = False
     compensation_token: str | None = None
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: FromOutside[Artifact] = ()
     metadata: dict[str, JsonValue] = {}
     projection: Projection | None = None
 

@@ -1,10 +1,11 @@
 """The bases of every payload, and how one from outside is decoded."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    FailFast,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -12,6 +13,12 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+T = TypeVar("T")
+
+# A list in a payload that anybody may write: the first wrong item ends it. To list what is wrong with a million of them
+# takes longer than a workflow task may.
+FromOutside = Annotated[tuple[T, ...], FailFast()]
 
 
 class Record(BaseModel):

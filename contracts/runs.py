@@ -12,7 +12,7 @@ from contracts.messages import Message, ToolCall, Usage
 from contracts.models import Cost
 from contracts.outcomes import ToolErrorInfo, ToolOutcome
 from contracts.policies import OutputLimits
-from contracts.records import Record, SparseRecord
+from contracts.records import FromOutside, Record, SparseRecord
 
 RunStatus = Literal["created", "running", "waiting_for_approval", "completed", "failed", "cancelled", "timed_out"]
 
@@ -58,8 +58,8 @@ class RunOptions(SparseRecord):
     tool_concurrency: Literal["auto", "parallel", "sequential"] = "auto"
     tool_output: OutputLimits | None = None
     output_schema: dict[str, JsonValue] | None = None
-    stop_on_tools: tuple[str, ...] = ()
-    compensate_on: tuple[Unfinished, ...] = ()
+    stop_on_tools: FromOutside[str] = ()
+    compensate_on: FromOutside[Unfinished] = ()
 
 
 class AgentRunInput(Record):
@@ -70,7 +70,7 @@ class AgentRunInput(Record):
 
     agent: str = Field(min_length=1, max_length=64)
     prompt: str | None = None
-    messages: tuple[Message, ...] = ()
+    messages: FromOutside[Message] = ()
     context: ExecutionContext = ExecutionContext()
     options: RunOptions = RunOptions()
     carried: str | None = None
