@@ -6,9 +6,9 @@ from pydantic import JsonValue
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
-from contracts.outcomes import OUTCOME_MAX_BYTES, ToolOutcome, bounded
+from contracts.outcomes import METADATA_MAX_BYTES, OUTCOME_MAX_BYTES, ToolOutcome, bounded
 from contracts.records import MalformedPayload
-from contracts.text import legal_json
+from contracts.text import encodable, head, legal_json
 from workflows.failures import told_outcome
 
 # Deeper values break the JSON readers that they pass on their way.
@@ -21,7 +21,7 @@ def json_of(raw: RawValue) -> JsonValue:
     if encoding != b"json/plain":
         return f"a payload with encoding {encoding.decode(errors='replace')!r}, where json/plain is expected"
     try:
-        return _fitting(legal_json(_not_too_deep(json.loads(raw.payload.data))))
+        return _fitting(_legal(json.loads(raw.payload.data)))
     except (ValueError, RecursionError):
         return "JSON that cannot be read, or is nested too deeply"
 
@@ -35,9 +35,44 @@ def told(error: ActivityError) -> JsonValue:
 def passable(outcome: ToolOutcome) -> JsonValue:
     """An outcome that came inside something else, to be checked as one that came by itself."""
     try:
-        return _fitting(legal_json(_not_too_deep(outcome.model_dump(mode="json"))))
+        return _fitting(_legal(outcome.model_dump(mode="json")))
     except (ValueError, RecursionError):
         return "an outcome that is nested too deeply"
+
+
+def _legal(value: JsonValue) -> JsonValue:
+    """The value as legal JSON. To go through a million items one by one takes longer than a workflow task may: what
+    would be cut all the same is cut before."""
+    size = _size(value)
+    if size > OUTCOME_MAX_BYTES:
+        if not isinstance(value, dict):
+            return f"{size} bytes of JSON"
+        value = _with_cut_data(value)
+    return legal_json(_not_too_deep(value))
+
+
+def _with_cut_data(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """An outcome as `bounded` cuts it, but at the price of its size instead of its items."""
+    kept = {name: value[name] for name in ToolOutcome.model_fields if name in value and name != "projection"}
+    for name, most in (("metadata", METADATA_MAX_BYTES), ("artifacts", OUTCOME_MAX_BYTES)):
+        if _size(kept.get(name)) > most:
+            del kept[name]
+    data, text, metadata = kept.get("data"), kept.get("text"), kept.get("metadata", {})
+    if _size(data) > METADATA_MAX_BYTES and isinstance(metadata, dict):
+        whole = _compact({"ok": True, "message": text, "data": data} if text else data)
+        kept["data"] = None
+        if kept.get("ok") is True:
+            kept["text"] = head(whole, OUTCOME_MAX_BYTES // 8)
+            kept["metadata"] = {**metadata, "original_bytes": len(whole.encode())}
+    return kept
+
+
+def _compact(value: JsonValue) -> str:
+    return encodable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _size(value: JsonValue) -> int:
+    return len(_compact(value).encode())
 
 
 def _fitting(value: JsonValue) -> JsonValue:
