@@ -18,7 +18,7 @@ from activities.keywords import Budget
 from activities.model_attempt import ModelAttempt, final
 from activities.providers.interface import Completion, ModelFailure, ModelProvider, Publish
 from activities.providers.legal import compact_json
-from activities.reply_size import check_reply_size, raw_size
+from activities.reply_size import check_calls, check_reply_size, raw_size
 from activities.requests import PreparedRequest, Requests
 from activities.runs import HeldRuns
 from activities.spans import describe_span, is_traced
@@ -104,6 +104,7 @@ class ModelCalls(ModelActivities):
         completion = await provider.complete(prepared.request, publish)
         used = completion.usage or await asyncio.to_thread(_estimated, completion, prepared)
         attempt.bill(used)
+        check_calls(len(completion.calls))
         check_reply_size(raw_size(completion))
         # Up to a second's work where a model goes to the limits: this worker's other runs must not wait for it.
         reply = await asyncio.to_thread(

@@ -6,6 +6,8 @@ from contracts.text import json_size, legal_json
 
 # A reply enters history once: well below the 2 MiB that Temporal takes in one payload.
 REPLY_MAX_BYTES = 1_048_576
+# Each call takes the run's workflow task some tenths of a millisecond; one that takes two seconds is retried for ever.
+MOST_CALLS = 1_000
 # A call without a name, an id and arguments takes about this much there.
 _CALL_MIN_BYTES = 40
 
@@ -17,6 +19,14 @@ def raw_size(completion: Completion) -> int:
     said = (completion.text, completion.finish_reason or "", *texts)
     spoken = sum(len(text.encode(errors="surrogatepass")) for text in said)
     return spoken + len(calls) * _CALL_MIN_BYTES + json_size(legal_json(list(completion.opaque)))
+
+
+def check_calls(calls: int) -> None:
+    """Raises `ApplicationError` PayloadTooLarge, not retryable, for so many calls in one reply."""
+    if calls > MOST_CALLS:
+        raise final(
+            "PayloadTooLarge", f"the model's reply has {calls} tool calls; at most {MOST_CALLS} fit into a round"
+        )
 
 
 def check_reply_size(size: int) -> None:
