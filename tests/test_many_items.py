@@ -36,7 +36,8 @@ async def test_a_reply_of_more_calls_than_a_task_can_answer_ends_the_run_by_name
     model = Talker()
     agent = scripted_agent(look).model_copy(update={"model": "talker:main"})
     async with harness.worker(agent, providers={"talker": model}):
-        error, _ = await failure_of(await harness.start(PROMPT))
+        async with asyncio.timeout(30):
+            error, _ = await failure_of(await harness.start(PROMPT))
     assert (error.type, model.asked) == ("PayloadTooLarge", 1)
     assert "8000 tool calls; at most 1000" in error.message
 
@@ -53,7 +54,8 @@ async def test_input_with_a_million_mistakes_is_refused_by_the_first(
     harness: Harness, change: dict[str, object]
 ) -> None:
     async with harness.worker(scripted_agent(), scripts={"main": script(says("never"))}):
-        error, _ = await failure_of(await harness.start({**PROMPT, **change}))
+        async with asyncio.timeout(30):
+            error, _ = await failure_of(await harness.start({**PROMPT, **change}))
     assert error.type == "InvalidInput"
     assert ".0" in error.message
     assert ".1" not in error.message
@@ -89,7 +91,8 @@ async def test_an_outcome_of_a_million_items_is_cut_and_the_run_goes_on(harness:
         await harness.client.get_async_activity_handle(task_token=await tokens.get()).complete(
             {"ok": True, "text": "All pages.", "data": MILLION, "resource_version": "7"}
         )
-        ended = await run.result()
+        async with asyncio.timeout(30):
+            ended = await run.result()
         (outcome,) = await outcomes_of(run)
     assert [effect.state for effect in ended.effects] == ["done"]
     assert outcome.text.startswith('{"ok":true,"message":"All pages.","data":[1,1,1')
