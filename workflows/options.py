@@ -72,10 +72,16 @@ SETTLE = ActivityConfig(
 )
 
 
+def _taken_within(contract: ToolContract) -> timedelta | None:
+    """How long to wait for somebody else's workers: nobody knows whether there are any, and a run's end waits too."""
+    return timedelta(seconds=contract.taken_within) if contract.task_queue else None
+
+
 def undo(contract: ToolContract, rule: CompensationRule) -> ActivityConfig:
     """How an effect is undone: by its own rule, and whatever happens to the run meanwhile."""
     return ActivityConfig(
         task_queue=contract.task_queue,
+        schedule_to_start_timeout=_taken_within(contract),
         start_to_close_timeout=timedelta(seconds=rule.timeout) + TOOL_GRACE,
         heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(
@@ -90,6 +96,7 @@ def reconcile(contract: ToolContract) -> ActivityConfig:
     """How the outside world is asked whether a call took effect. Asking changes nothing, so it may be repeated."""
     return ActivityConfig(
         task_queue=contract.task_queue,
+        schedule_to_start_timeout=_taken_within(contract),
         start_to_close_timeout=timedelta(seconds=RECONCILE_SECONDS) + TOOL_GRACE,
         heartbeat_timeout=None if contract.task_queue else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(maximum_attempts=5, maximum_interval=timedelta(seconds=30)),
@@ -115,7 +122,7 @@ def tool(contract: ToolContract, activity_id: str) -> ActivityConfig:
         activity_id=activity_id,
         summary=activity_id,
         task_queue=contract.task_queue,
-        schedule_to_start_timeout=timedelta(seconds=contract.taken_within) if contract.task_queue else None,
+        schedule_to_start_timeout=_taken_within(contract),
         start_to_close_timeout=timedelta(seconds=contract.timeout) + (timedelta() if silent else TOOL_GRACE),
         heartbeat_timeout=None if silent else timedelta(seconds=contract.lost_after),
         retry_policy=RetryPolicy(
